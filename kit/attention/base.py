@@ -1,0 +1,84 @@
+"""The one seam between the model and its keys and values.
+
+A KV mode is a backend chosen at start: a store (pages or contiguous tensors) together with a
+kernel that reads it. The model sees `StepKV` only and never asks for the mode.
+
+Axis letters: B rows, T query tokens, S key tokens, N pages, P tokens per page, H query heads,
+K kv heads, D head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from kit.attention.plan import StepPlan
+from kit.attention.rotary import QKNorm, Rotary
+from kit.kv.allocation import KVAllocation
+from kit.tokenizer.layout import Layout
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """What really runs, for logs, records and health."""
+
+    name: str
+    """The logical backend of the deploy file, e.g. FLASH_ATTN."""
+
+    kernel: str
+    """The kernel that runs, e.g. cpu_reference."""
+
+    version: str
+    page_size: int | None
+    """Token slots per page; None for contiguous stores."""
+
+
+class StepKV(Protocol):
+    """Keys and values during one forward pass."""
+
+    def write(self, layer: int, qkv: Tensor, rotary: Rotary, norm: QKNorm) -> Tensor:
+        """Rotate and normalise q and k, write k and v once, return q.
+
+        qkv: [B, T, K, G+2, D], G = H/K query heads, then the key, then the value of each kv head.
+        Writes the T tokens of every row at the plan's positions. Returns q [B, T, H, D].
+        """
+        ...
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """Return attention of q [B, T, H, D] over the written keys, [B, T, H, D].
+
+        Runs the plan's segments in order; every key they read was written before.
+        """
+        ...
+
+
+class RequestKV(Protocol):
+    """Keys and values of one running request."""
+
+    def step(self, plan: StepPlan) -> StepKV:
+        """Return the view that one forward pass over `plan` writes to and reads from."""
+        ...
+
+    def scrub(self) -> None:
+        """Overwrite all of the request's keys and values with zeros."""
+        ...
+
+
+class KVBackend(Protocol):
+    """A store and the kernel that reads it: what a KV mode is."""
+
+    @property
+    def info(self) -> BackendInfo: ...
+
+    def open(
+        self, layout: Layout, num_rows: int, allocation: KVAllocation | None
+    ) -> RequestKV:
+        """Make a request's keys and values ready to be written.
+
+        Paged: checks the allocation against the store and zeroes the unused tail of every last
+        page; raises KVCacheError without a matching allocation. Contiguous: takes zeroed tensors
+        and wants `allocation` to be None.
+        """
+        ...

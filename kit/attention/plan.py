@@ -1,0 +1,59 @@
+"""The segments of attention that one forward pass runs, as token intervals.
+
+A query at absolute index i of a causal segment [a, b) sees keys [0, i]; a query of a full
+segment sees keys [0, b). Segments are the same for all rows of a request.
+
+    first step   [0, P+s) causal          [P+s, P+s+N) full
+    later step   [P, P+s) causal          [P+s, P+s+N) full
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kit.tokenizer.layout import Layout
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Queries [start, end) that share one attention rule; all keys below `end` are written."""
+
+    start: int
+    end: int
+    causal: bool
+
+    @property
+    def kv_len(self) -> int:
+        return self.end
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What one forward pass computes: queries [start, end) cut into segments."""
+
+    start: int
+    segments: tuple[Segment, ...]
+
+    def __post_init__(self) -> None:
+        at = self.start
+        for segment in self.segments:
+            assert segment.start == at < segment.end, "segments must tile the queries in order"
+            at = segment.end
+
+    @property
+    def end(self) -> int:
+        return self.segments[-1].end
+
+    @property
+    def num_tokens(self) -> int:
+        return self.end - self.start
+
+
+def plan_step(layout: Layout, *, first: bool) -> StepPlan:
+    """Return the segments of the first step (whole sequence) or a later one (target only)."""
+    start = 0 if first else layout.prefix_len
+    image = layout.image_span
+    return StepPlan(
+        start,
+        (Segment(start, image.start, causal=True), Segment(image.start, image.end, causal=False)),
+    )

@@ -1,0 +1,93 @@
+"""Every exception of the kit, in one tree, grouped by who must act."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class KitError(Exception):
+    """Root of all errors the kit raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
+    http_type: ClassVar[str] = "server_error"
+
+
+class ConfigError(KitError):
+    """A deploy file, overlay, override or flag is wrong; the operator must change it.
+
+    The message names the field, what was got, where it was set, and what to change.
+    """
+
+    exit_code = 2
+
+    def __init__(
+        self, field: str, reason: str, *, value: object = None, source: str = "", remedy: str = ""
+    ) -> None:
+        self.field, self.reason, self.value = field, reason, value
+        self.source, self.remedy = source, remedy
+        got = f" (got {value!r}{f', set by {source}' if source else ''})"
+        super().__init__(f"{field}: {reason}{got}{f'; {remedy}' if remedy else ''}")
+
+
+class CheckpointError(KitError):
+    """The checkpoint folder is incomplete, damaged or of another shape than its config.json says."""
+
+    exit_code = 2
+
+
+class UnsupportedError(KitError):
+    """This build, platform, backend or model cannot do what was asked."""
+
+    exit_code = 2
+    http_status = 501
+
+
+class RequestError(KitError):
+    """The caller must change the request. `param` is the request's field."""
+
+    exit_code = 2
+    http_status = 400
+    http_type = "invalid_request_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        self.param = param
+        super().__init__(message)
+
+
+class InvalidRequestError(RequestError):
+    """A field of the request is out of range, of the wrong type or contradicts another."""
+
+
+class CapacityError(RequestError):
+    """The request cannot fit even in an empty pool."""
+
+    def __init__(
+        self, message: str, *, needed_bytes: int, given_bytes: int, param: str | None = None
+    ) -> None:
+        self.needed_bytes, self.given_bytes = needed_bytes, given_bytes
+        super().__init__(message, param=param)
+
+
+class OverloadedError(KitError):
+    """The queue is full; the same request may succeed later."""
+
+    http_status = 503
+
+
+class CancelledError(KitError):
+    """The request was cancelled by its caller."""
+
+    http_status = 499
+
+
+class EngineError(KitError):
+    """Our fault: the request was fine."""
+
+
+class WorkerError(EngineError):
+    """A rank failed while it ran a request."""
+
+
+class KVCacheError(EngineError):
+    """The page accounting is broken: a page lost, freed twice or given to two writers."""

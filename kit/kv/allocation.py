@@ -1,0 +1,26 @@
+"""The immutable record of which pages a request holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class KVAllocation:
+    """Pages of all rows of one request: made by the Scheduler, read by Workers, never changed."""
+
+    request_id: str
+    generation: int
+    """Grows with every reservation, so that a stale allocation is told from a live one."""
+
+    page_tables: tuple[tuple[int, ...], ...]
+    """One table per row: page ids in token order."""
+
+    num_tokens: int
+    """Key/value tokens of each row; the last page may have unused slots after them."""
+
+    page_size: int
+
+    @property
+    def num_pages(self) -> int:
+        return sum(len(table) for table in self.page_tables)

@@ -1,0 +1,31 @@
+"""How many tokens and bytes a page holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class KVGeometry:
+    """The shape of a page: a fixed number of token slots, all layers, keys and values."""
+
+    num_layers: int
+    num_kv_heads: int
+    """KV heads of one rank."""
+
+    head_dim: int
+    dtype_bytes: int
+    page_size: int
+    """Token slots per page; the attention kernel decides it."""
+
+    @property
+    def token_bytes(self) -> int:
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype_bytes
+
+    @property
+    def page_bytes(self) -> int:
+        return self.page_size * self.token_bytes
+
+    def num_pages(self, num_tokens: int) -> int:
+        """Pages that a row of `num_tokens` tokens needs."""
+        return -(-num_tokens // self.page_size)
