@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,41 @@ import numpy.typing as npt
 from kit.kv.allocation import KVAllocation
 from kit.request import ResolvedSampling
 from kit.tokenizer.layout import Rows
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """Everything a worker needs to load a model and own its keys and values."""
+
+    model_path: str
+    device: str
+    dtype: Literal["float32", "bfloat16"]
+    kv_mode: Literal["dense_legacy", "paged_scheduler"]
+    attention_backend: str
+    page_size: int | None
+    """Token slots per page; None in dense_legacy."""
+
+    num_pages: int
+    """Pages of the pool; 0 in dense_legacy."""
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What a worker resolved and loaded."""
+
+    device: str
+    dtype: str
+    backend: str
+    kernel: str
+    kernel_version: str
+    page_size: int | None
+    pool_bytes: int
+    """Bytes that the page pool really takes; 0 in dense_legacy."""
+
+    weight_bytes: int
+    """Bytes of the loaded parameters, transformer and VAE decoder."""
+
+    load_time_s: float
 
 
 @dataclass(frozen=True)

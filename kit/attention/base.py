@@ -57,6 +57,16 @@ class StepKV(Protocol):
 class RequestKV(Protocol):
     """Keys and values of one running request."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes reserved for this request, all layers, keys and values."""
+        ...
+
+    @property
+    def num_paged_calls(self) -> int:
+        """Attention calls that really read through page tables; counted at the kernel call."""
+        ...
+
     def step(self, plan: StepPlan) -> StepKV:
         """Return the view that one forward pass over `plan` writes to and reads from."""
         ...
@@ -72,9 +82,12 @@ class KVBackend(Protocol):
     @property
     def info(self) -> BackendInfo: ...
 
-    def open(
-        self, layout: Layout, num_rows: int, allocation: KVAllocation | None
-    ) -> RequestKV:
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes that the page pool takes; 0 for contiguous stores, which live per request."""
+        ...
+
+    def open(self, layout: Layout, num_rows: int, allocation: KVAllocation | None) -> RequestKV:
         """Make a request's keys and values ready to be written.
 
         Paged: checks the allocation against the store and zeroes the unused tail of every last

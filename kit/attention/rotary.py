@@ -38,9 +38,12 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
     """Rotate float32 [B, T, H, D]: pairs are (j, j + D/2)."""
-    first, second = x.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return x * rotary.cos[:, None] + turned * rotary.sin[:, None]
+    half = x.shape[-1] // 2
+    cos, sin = rotary.cos[:, None], rotary.sin[:, None]
+    turned = x * cos
+    turned[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-1)
+    turned[..., half:].addcmul_(x[..., :half], sin[..., half:])
+    return turned
 
 
 def split_qkv(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -54,4 +57,14 @@ def rotate_and_norm(x: Tensor, rotary: Rotary, weight: Tensor, eps: float) -> Te
     """Rotate [B, T, H, D] and normalise it over D; returns x's dtype."""
     turned = rotate(x.float(), rotary)
     normed = turned * torch.rsqrt(turned.pow(2).mean(-1, keepdim=True) + eps)
-    return (normed * weight.float()).to(x.dtype)
+    return normed.mul_(weight.float()).to(x.dtype)
+
+
+def prepare_qkv(qkv: Tensor, rotary: Rotary, norm: QKNorm) -> tuple[Tensor, Tensor, Tensor]:
+    """Split [B, T, K, G+2, D]; return q [B, T, K*G, D] and k [B, T, K, D] rotated and normalised,
+    and v [B, T, K, D] as it is.
+    """
+    q, k, v = split_qkv(qkv)
+    q = rotate_and_norm(q, rotary, norm.query_weight, norm.eps)
+    k = rotate_and_norm(k, rotary, norm.key_weight, norm.eps)
+    return q, k, v

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kit.modelspec import footprint
+
 
 @dataclass(frozen=True)
 class KVGeometry:
@@ -20,12 +22,14 @@ class KVGeometry:
 
     @property
     def token_bytes(self) -> int:
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype_bytes
+        return footprint.slot_bytes(
+            self.num_layers, self.num_kv_heads, self.head_dim, self.dtype_bytes
+        )
 
     @property
     def page_bytes(self) -> int:
-        return self.page_size * self.token_bytes
+        return footprint.page_bytes(self.token_bytes, self.page_size)
 
     def num_pages(self, num_tokens: int) -> int:
         """Pages that a row of `num_tokens` tokens needs."""
-        return -(-num_tokens // self.page_size)
+        return footprint.num_pages(num_tokens, self.page_size)

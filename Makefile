@@ -1,0 +1,86 @@
+# `make` alone lists the commands. Stamps in $(VENV) make a second call instant.
+
+PYTHON    ?= python3
+VENV      := .venv
+DEMO_PORT ?= 8091
+# A build of torch once installed (make install TORCH=torch==2.14.1) stays until another is named.
+INSTALLED_TORCH := $(shell cat $(VENV)/.install 2>/dev/null)
+TORCH     ?= $(or $(INSTALLED_TORCH),torch==2.13.0)
+# An index that carries another build of torch, for example a CPU-only one; empty: pip's own.
+TORCH_INDEX ?=
+
+BIN  := $(VENV)/bin
+PIP  := -m pip --disable-pip-version-check -qq
+# Writes what .ci/run prints: one line a tier, under build/tiers.
+TIER := $(BIN)/python tools/run_tier.py
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-all check lock clean FORCE
+
+help: ## list the commands
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1#/p' Makefile | awk -F'#' '{printf "make %-10s %s\n", $$1, $$2}'
+
+install: $(VENV)/.install ## create .venv with what serves, generates and shows (PYTHON=, TORCH=, TORCH_INDEX=)
+
+demo: install ## serve the shipped checkpoint with paged KV (DEMO_PORT=)
+	@$(BIN)/kit serve --deploy-config configs/deploy/hunyuan_image3_paged.yaml --port $(DEMO_PORT)
+
+test: check ## what every change must pass: at most 10 minutes on 2 cores
+	@OMP_NUM_THREADS=1 $(TIER) short -n 2 -m "not long and not cuda"
+
+test-all: test ## the same, then the long tests: at most 60 minutes
+	@$(TIER) long -m "long and not cuda"
+
+check: $(VENV)/.test ## lint, format, types and layers; runs no test
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@report=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$report"; exit 1; }
+
+# What torch brings for its device (CUDA libraries, triton) follows TORCH, so it is not locked.
+lock: ## write constraints.txt anew: the newest versions that pyproject.toml allows
+	@set -e; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
+	$(PYTHON) -m venv "$$fresh"; \
+	"$$fresh/bin/python" $(PIP) install "$(TORCH)" $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)); \
+	"$$fresh/bin/python" $(PIP) install "$(TORCH)" -e '.[demo,notebooks,test]'; \
+	"$$fresh/bin/python" $(PIP) freeze --exclude-editable > "$$fresh/all.txt"; \
+	head -n 1 constraints.txt > "$$fresh/lock.txt"; \
+	grep -E '^[A-Za-z0-9._-]+==[^ /]+$$' "$$fresh/all.txt" \
+	  | grep -v -i -E '^(torch=|triton|nvidia-|cuda-|setuptools=)' \
+	  | LC_ALL=C sort -f -t= -k1,1 >> "$$fresh/lock.txt"; \
+	cat "$$fresh/lock.txt" > constraints.txt
+
+clean: ## remove .venv, builds, reports and caches
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find kit bench tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ensurepip is asked for as well: without it Debian's venv module fails half-way.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
+	  echo "error: the kit needs Python 3.11, 3.12 or 3.13; $(PYTHON) --version says:" \
+	       "$$($(PYTHON) --version 2>&1). Name another, for example: make install PYTHON=python3.12" >&2; \
+	  exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "error: $(PYTHON) cannot create virtual environments; install its venv module" \
+	       "(Debian and Ubuntu: python3-venv) or name another Python with PYTHON=" >&2; \
+	  exit 1; }
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+ifneq ($(INSTALLED_TORCH),$(TORCH))
+$(VENV)/.install: FORCE
+endif
+
+# TORCH is named again beside the kit: pip then refuses a version outside pyproject.toml's range
+# instead of replacing it.
+$(VENV)/.install: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing $(TORCH)"
+	@$(BIN)/python $(PIP) install "$(TORCH)" $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	@echo "installing the kit and its demo"
+	@$(BIN)/python $(PIP) install "$(TORCH)" -e '.[demo]' -c constraints.txt
+	@echo "$(TORCH)" > $@
+
+$(VENV)/.test: $(VENV)/.install
+	@echo "installing the test tools"
+	@$(BIN)/python $(PIP) install "$(TORCH)" -e '.[demo,test]' -c constraints.txt
+	@touch $@

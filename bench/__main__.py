@@ -1,0 +1,85 @@
+"""`python -m bench`: list workloads, run one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.environment import capture
+from bench.records import Record, make_room, save
+from bench.registry import Context, Registry
+from bench.runner import run
+from kit.errors import KitError
+
+_EXIT_CODES = {"ok": 0, "failed": 1, "refused": 2}
+
+
+def main(arguments: Sequence[str], registry: Registry) -> int:
+    """Run the command line `python -m bench ARGUMENTS`; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.command == "list":
+            return _list(registry)
+        return _run(options, ("python", "-m", "bench", *arguments), registry)
+    except KitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="name every workload and what it shows")
+    run_parser = commands.add_parser("run", help="run one workload and write its record")
+    run_parser.add_argument("name", metavar="NAME", help="a workload that `list` names")
+    run_parser.add_argument(
+        "--out", type=Path, help="the record's file; default: out/bench/NAME-TIME.json"
+    )
+    run_parser.add_argument(
+        "--repeats", type=_num_repeats, default=3, help="rows to measure on each side (default 3)"
+    )
+    return parser
+
+
+def _num_repeats(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text!r}")
+    return int(text)
+
+
+def _list(registry: Registry) -> int:
+    for name in registry.names():
+        print(f"{name:20} {registry.describe(name)}")
+    return 0
+
+
+def _run(options: argparse.Namespace, command: tuple[str, ...], registry: Registry) -> int:
+    registry.check_name(options.name)
+    environment = capture()
+    time = environment.timestamp.replace("-", "").replace(":", "")
+    path = options.out or Path("out", "bench", f"{options.name}-{time}.json")
+    make_room(path)
+    record = run(Context(options.name, command, environment, options.repeats), registry)
+    save(record, path)
+    _report(record, path)
+    return _EXIT_CODES[record.status]
+
+
+def _report(record: Record, path: Path) -> None:
+    print(f"{record.name}: {record.status}, record in {path}")
+    if record.equality is not None:
+        check = record.equality
+        print(f"  equal: {check.compared}: {check.seen:g} (limit {check.limit:g})")
+    for name, ratio in record.summary.items():
+        print(
+            f"  {name}: {ratio.best:.4f} best, {ratio.median:.4f} median "
+            f"({ratio.numerator} / {ratio.denominator})"
+        )
+    if record.error is not None:
+        print(f"error: {record.error.kind}: {record.error.message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], Registry()))

@@ -1,0 +1,244 @@
+"""The record of a benchmark run: what ran, where, against what, and every raw number.
+
+A record is one JSON file. It is checked as a whole whenever it is made or read, so a record that
+exists can be trusted to be complete: a successful one holds its baseline, proves that both sides
+computed the same, and its summary follows from its raw rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from pydantic import JsonValue, TypeAdapter, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
+
+from bench.environment import STRICT, Environment
+from kit.errors import KitError
+
+SCHEMA_VERSION: Final = 1
+
+Status = Literal["ok", "failed", "refused"]
+Row = Mapping[str, str | int | float | bool | None]
+
+
+class RecordError(KitError):
+    """A record cannot be read, or does not hold what a record must hold."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, config=STRICT)
+class ConfigValue:
+    """One value of the resolved configuration."""
+
+    value: JsonValue
+    source: str
+    """Who set it."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Measurement:
+    """The raw numbers of one side of a comparison."""
+
+    name: str
+    """What was measured, in words that tell it from the other side."""
+
+    rows: tuple[Row, ...]
+    """One row a repeat. What a ratio compares is a cost: the lower number is the better one."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class EqualityCheck:
+    """Proof that both sides did the same work, made before they were timed."""
+
+    compared: str
+    limit: float
+    """The largest difference that still counts as equal."""
+
+    seen: float
+    equal: bool
+
+    @model_validator(mode="after")
+    def _follows(self) -> Self:
+        if self.equal != (self.seen <= self.limit):
+            raise ValueError(f"equal is {self.equal}, but seen {self.seen}, limit {self.limit}")
+        return self
+
+
+@dataclass(frozen=True, config=STRICT)
+class Ratio:
+    """One column of rows over another; columns are named `candidate.X` or `baseline.X`."""
+
+    numerator: str
+    denominator: str
+    best: float
+    """Lowest of the numerator over lowest of the denominator."""
+
+    median: float
+    """Median over median."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Failure:
+    """Why there is no result."""
+
+    kind: str
+    """Name of the error's class."""
+
+    message: str
+    frames: tuple[str, ...] = ()
+    """`module:line in function`, outermost first."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Record:
+    """One run of one workload."""
+
+    schema_version: Literal[1]
+    name: str
+    status: Status
+    """failed: it broke or the sides were not equal; refused: this deployment cannot run it."""
+
+    environment: Environment
+    command: tuple[str, ...]
+    config: Mapping[str, ConfigValue]
+    """The resolved deployment; empty for a workload that has none."""
+
+    parameters: Mapping[str, JsonValue]
+    """What the workload did: sizes, steps, seeds, warm-up counts, limits."""
+
+    baseline: Measurement | None = None
+    candidate: Measurement | None = None
+    equality: EqualityCheck | None = None
+    summary: Mapping[str, Ratio] = field(default_factory=dict)
+    error: Failure | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.status == "ok":
+            self._check_success()
+        elif self.error is None:
+            raise ValueError(f"error: a record with status {self.status} must say why")
+        if self.summary and recompute(self) != self.summary:
+            raise ValueError("summary: does not follow from the raw rows")
+        return self
+
+    def _check_success(self) -> None:
+        for name in ("baseline", "candidate", "equality"):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name}: a record with status ok must have one")
+        for name, side in (("baseline", self.baseline), ("candidate", self.candidate)):
+            if side is not None and not side.rows:
+                raise ValueError(f"{name}.rows: a record with status ok has at least one")
+        if self.equality is not None and not self.equality.equal:
+            raise ValueError("equality.equal: a record with status ok has equal sides")
+        if not self.summary:
+            raise ValueError("summary: a record with status ok has at least one ratio")
+        if self.error is not None:
+            raise ValueError("error: a record with status ok has none")
+
+
+def summarise(
+    baseline: Measurement, candidate: Measurement, ratios: Mapping[str, tuple[str, str]]
+) -> dict[str, Ratio]:
+    """Compute named (numerator, denominator) pairs of columns, e.g. `candidate.step_s`.
+
+    Raises ValueError for a column that is not a number in every row, or all zero below the line.
+    """
+    sides = {"baseline": baseline, "candidate": candidate}
+    return {name: _ratio(sides, above, below) for name, (above, below) in ratios.items()}
+
+
+def recompute(record: Record) -> dict[str, Ratio]:
+    """Compute the summary of a record from its raw rows anew; ValueError as in summarise."""
+    if record.baseline is None or record.candidate is None:
+        raise ValueError("summary: there are no rows of both sides to compute it from")
+    ratios = {name: (ratio.numerator, ratio.denominator) for name, ratio in record.summary.items()}
+    return summarise(record.baseline, record.candidate, ratios)
+
+
+def load(path: Path) -> Record:
+    """Read a record; raises RecordError that names every field that is missing or wrong."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"record {path}: cannot be read: {error.strerror}") from error
+    try:
+        return _ADAPTER.validate_json(content)
+    except ValidationError as error:
+        problems = [_problem_text(problem["loc"], problem["msg"]) for problem in error.errors()]
+        raise RecordError("\n  ".join([f"record {path} is refused:", *problems])) from error
+
+
+def make_room(path: Path) -> None:
+    """Make the folder of a record to come, so that a long run does not end without a place.
+
+    Raises RecordError when no file can be written there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(f"record {path}: no folder for it: {error.strerror}") from error
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise RecordError(
+            f"record {path}: cannot be written there; name a file in a folder of yours"
+        )
+
+
+def save(record: Record, path: Path) -> None:
+    """Write a record with sorted keys; the file is replaced as a whole or not at all.
+
+    Its folder exists, see `make_room`. Raises RecordError when the file cannot be written.
+    """
+    content = json.dumps(_ADAPTER.dump_python(record, mode="json"), indent=1, sort_keys=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.write(content + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError as error:
+        raise RecordError(f"record {path}: cannot be written: {error.strerror}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _ratio(sides: Mapping[str, Measurement], numerator: str, denominator: str) -> Ratio:
+    above, below = _column(sides, numerator), _column(sides, denominator)
+    if min(below) <= 0:
+        raise ValueError(f"summary: {denominator} must be above zero in every row")
+    return Ratio(
+        numerator=numerator,
+        denominator=denominator,
+        best=min(above) / min(below),
+        median=statistics.median(above) / statistics.median(below),
+    )
+
+
+def _column(sides: Mapping[str, Measurement], column: str) -> list[float]:
+    side, _, name = column.partition(".")
+    if side not in sides or not sides[side].rows:
+        raise ValueError(f"summary: {column}: no rows; write candidate.NAME or baseline.NAME")
+    values: list[float] = []
+    for at, row in enumerate(sides[side].rows):
+        value = row.get(name)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ValueError(f"summary: {side}.rows.{at}.{name} must be a number, got {value!r}")
+        values.append(value)
+    return values
+
+
+def _problem_text(location: tuple[str | int, ...], message: str) -> str:
+    """Say `field.path: what is wrong`; checks of the whole record name their field themselves."""
+    message = message.removeprefix("Value error, ")
+    return f"{'.'.join(map(str, location))}: {message}" if location else message
+
+
+_ADAPTER = TypeAdapter(Record)

@@ -1,0 +1,126 @@
+"""What a workload is, and how one is found by its name.
+
+A workload is a module in `bench/workloads/`: the file's name is the workload's, the first line of
+its docstring says what it shows, and its `run(context)` returns a record.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from pydantic import JsonValue
+
+from bench.environment import Environment
+from bench.records import (
+    SCHEMA_VERSION,
+    ConfigValue,
+    EqualityCheck,
+    Failure,
+    Measurement,
+    Record,
+    summarise,
+)
+from kit.errors import ConfigError
+
+WORKLOADS = "bench.workloads"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a workload is told about its run; it makes the record from its findings."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Environment
+    repeats: int
+    """Rows to measure on each side."""
+
+    def record(
+        self,
+        *,
+        parameters: Mapping[str, JsonValue],
+        equality: EqualityCheck,
+        baseline: Measurement,
+        candidate: Measurement,
+        ratios: Mapping[str, tuple[str, str]],
+        config: Mapping[str, ConfigValue] | None = None,
+    ) -> Record:
+        """Make a record: ok when both sides were equal, else failed and without a summary.
+
+        `ratios` names the summary's (numerator, denominator) columns, see `bench.records.Ratio`.
+        """
+        error = None
+        if not equality.equal:
+            error = Failure(
+                "NotEqual", f"{equality.compared}: {equality.seen}, limit {equality.limit}"
+            )
+        return Record(
+            schema_version=SCHEMA_VERSION,
+            name=self.name,
+            status="failed" if error else "ok",
+            environment=self.environment,
+            command=self.command,
+            config=config or {},
+            parameters=parameters,
+            baseline=baseline,
+            candidate=candidate,
+            equality=equality,
+            summary={} if error else summarise(baseline, candidate, ratios),
+            error=error,
+        )
+
+    def without_result(self, error: Failure, *, refused: bool) -> Record:
+        """Make the record of a run that broke, or that this deployment refuses."""
+        return Record(
+            schema_version=SCHEMA_VERSION,
+            name=self.name,
+            status="refused" if refused else "failed",
+            environment=self.environment,
+            command=self.command,
+            config={},
+            parameters={"repeats": self.repeats},
+            error=error,
+        )
+
+
+Workload = Callable[[Context], Record]
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The workloads of one package of modules."""
+
+    package: str = WORKLOADS
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names in order; imports no workload."""
+        path = importlib.import_module(self.package).__path__
+        return tuple(sorted(module.name for module in pkgutil.iter_modules(path)))
+
+    def describe(self, name: str) -> str:
+        """Return the first line of a workload's docstring without importing what it needs."""
+        spec = find_spec(f"{self.package}.{name}")
+        assert spec is not None, "described names come from names()"
+        assert spec.origin is not None, "a workload is a file"
+        with open(spec.origin, encoding="utf-8") as file:
+            docstring = ast.get_docstring(ast.parse(file.read()))
+        return docstring.splitlines()[0] if docstring else ""
+
+    def check_name(self, name: str) -> None:
+        """Raise ConfigError for an unknown name."""
+        names = self.names()
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+            raise ConfigError("workload", "there is none of this name", value=name, remedy=remedy)
+
+    def load(self, name: str) -> Workload:
+        """Import a workload of a known name."""
+        workload: Workload = importlib.import_module(f"{self.package}.{name}").run
+        return workload

@@ -1,0 +1,30 @@
+"""Runs a workload to a record, whatever happens."""
+
+from __future__ import annotations
+
+import traceback
+
+from bench.records import Failure, Record
+from bench.registry import Context, Registry
+from kit.errors import KitError
+
+# What the operator must change (configuration, checkpoint, request) carries this exit code.
+_REFUSED = 2
+
+
+def run(context: Context, registry: Registry) -> Record:
+    """Return the workload's record, or one that holds the error that ended it."""
+    try:
+        return registry.load(context.name)(context)
+    except Exception as error:
+        refused = isinstance(error, KitError) and error.exit_code == _REFUSED
+        return context.without_result(_failure(error), refused=refused)
+
+
+def _failure(error: Exception) -> Failure:
+    """Describe an error by module names: a record names no folder of the machine."""
+    frames = tuple(
+        f"{frame.f_globals.get('__name__', '?')}:{line} in {frame.f_code.co_name}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    )
+    return Failure(type(error).__name__, str(error), frames)

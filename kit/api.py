@@ -1,0 +1,22 @@
+"""The public Python API: load_config, ImageEngine, GenerationRequest, SamplingParams.
+
+    config = load_config("path/to/checkpoint", "hunyuan_image3_paged.yaml")
+    with ImageEngine(Path("path/to/checkpoint"), config) as engine:
+        result = engine.generate(GenerationRequest("a red vase"), on_step=print)
+"""
+
+from __future__ import annotations
+
+from kit.engine.engine import ImageEngine, RequestHandle
+from kit.modelspec.deployment import load_config
+from kit.request import GenerationRequest, GenerationResult, SamplingParams, StepEvent
+
+__all__ = [
+    "GenerationRequest",
+    "GenerationResult",
+    "ImageEngine",
+    "RequestHandle",
+    "SamplingParams",
+    "StepEvent",
+    "load_config",
+]

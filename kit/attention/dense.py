@@ -1,0 +1,53 @@
+"""The dense KV mode: contiguous keys and values that a request takes and drops."""
+
+from __future__ import annotations
+
+from kit.attention.base import BackendInfo, StepKV
+from kit.attention.kernel import DenseKernel
+from kit.attention.plan import StepPlan
+from kit.errors import KVCacheError
+from kit.kv.allocation import KVAllocation
+from kit.kv.store import DenseStore, KVShape
+from kit.tokenizer.layout import Layout
+
+
+class DenseKV:
+    """A KVBackend without a pool: each request gets tensors of its own."""
+
+    pool_bytes = 0
+
+    def __init__(self, name: str, shape: KVShape, kernel: DenseKernel) -> None:
+        self._shape, self._kernel = shape, kernel
+        self.info = BackendInfo(name, kernel.name, kernel.version, None)
+
+    def open(self, layout: Layout, num_rows: int, allocation: KVAllocation | None) -> DenseRequest:
+        """Take zeroed tensors for all rows; raises KVCacheError if there is an allocation."""
+        if allocation is not None:
+            raise KVCacheError(
+                f"allocation of request {allocation.request_id}: this worker runs dense_legacy "
+                f"and has no pages; only a paged_scheduler worker takes an allocation"
+            )
+        return DenseRequest(DenseStore(self._shape, num_rows, layout.kv_len), self._kernel)
+
+
+class DenseRequest:
+    """A RequestKV that owns its tensors."""
+
+    num_paged_calls = 0
+
+    def __init__(self, store: DenseStore, kernel: DenseKernel) -> None:
+        self._store, self._kernel = store, kernel
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the request's tensors."""
+        return self._store.num_bytes
+
+    def step(self, plan: StepPlan) -> StepKV:
+        """Prepare one forward pass over `plan`; the result may be used for many steps."""
+        assert plan.end <= self._store.num_tokens, "the plan ends within the rows"
+        return self._kernel.step(self._store, plan)
+
+    def scrub(self) -> None:
+        """Zero all keys and values."""
+        self._store.zero()

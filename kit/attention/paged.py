@@ -1,0 +1,114 @@
+"""The paged KV mode: keys and values in pages that a Scheduler allocated."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from kit.attention.base import BackendInfo, StepKV
+from kit.attention.kernel import PagedKernel, page_tables
+from kit.attention.plan import StepPlan
+from kit.attention.rotary import QKNorm, Rotary
+from kit.errors import KVCacheError
+from kit.kv.allocation import KVAllocation
+from kit.kv.store import PagedStore
+from kit.tokenizer.layout import Layout
+
+
+class PagedKV:
+    """A KVBackend: the worker's page pool and the kernel that reads it through page tables."""
+
+    def __init__(self, name: str, store: PagedStore, kernel: PagedKernel) -> None:
+        self._store, self._kernel = store, kernel
+        self.info = BackendInfo(name, kernel.name, kernel.version, store.page_size)
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the page pool."""
+        return self._store.num_bytes
+
+    def open(self, layout: Layout, num_rows: int, allocation: KVAllocation | None) -> PagedRequest:
+        """Check the allocation and zero the tail of every row's last page; see KVBackend.open.
+
+        Raises KVCacheError without an allocation, or with one that does not fit the request or
+        the pool.
+        """
+        if allocation is None:
+            raise KVCacheError(
+                "allocation: got None, a paged request needs its page tables; it is never run "
+                "dense. Reserve pages before the request is sent to a worker"
+            )
+        check_allocation(allocation, layout, num_rows, self._store)
+        self._store.zero_tail(allocation)
+        return PagedRequest(self._store, self._kernel, allocation)
+
+
+class PagedRequest:
+    """A RequestKV whose tokens live in the pages of one allocation."""
+
+    def __init__(self, store: PagedStore, kernel: PagedKernel, allocation: KVAllocation) -> None:
+        self._store, self._kernel, self._allocation = store, kernel, allocation
+        self._tables = page_tables(allocation, store.shape.device)
+        self.num_paged_calls = 0
+        """Layers that the kernel has attended through page tables so far."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the request's pages."""
+        return self._allocation.num_pages * self._store.page_bytes
+
+    def step(self, plan: StepPlan) -> PagedStep:
+        """Prepare one forward pass over `plan`; the result may be used for many steps."""
+        assert plan.end <= self._allocation.num_tokens, "the plan ends within the reserved tokens"
+        return PagedStep(self, self._kernel.step(self._store, self._tables, plan))
+
+    def scrub(self) -> None:
+        """Zero all slots of the request's pages, unused ones too."""
+        self._store.zero_pages(page for table in self._allocation.page_tables for page in table)
+
+
+class PagedStep:
+    """The kernel's StepKV; counts what ran through it."""
+
+    def __init__(self, request: PagedRequest, inner: StepKV) -> None:
+        self._request, self._inner = request, inner
+
+    def write(self, layer: int, qkv: Tensor, rotary: Rotary, norm: QKNorm) -> Tensor:
+        """See StepKV.write."""
+        return self._inner.write(layer, qkv, rotary, norm)
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """See StepKV.attend."""
+        out = self._inner.attend(layer, q)
+        self._request.num_paged_calls += 1
+        return out
+
+
+def check_allocation(
+    allocation: KVAllocation, layout: Layout, num_rows: int, store: PagedStore
+) -> None:
+    """Raise KVCacheError unless the allocation gives every row of the request its own pages.
+
+    Devices do not check page ids: one out of range reads or writes foreign memory in silence.
+    """
+    P, tables = store.page_size, allocation.page_tables
+    pages_per_row = -(-layout.kv_len // P)
+    pages = [page for table in tables for page in table]
+    problem = ""
+    if allocation.page_size != P:
+        problem = f"page_size is {allocation.page_size}, the pool's pages hold {P} tokens"
+    elif len(tables) != num_rows:
+        problem = f"page_tables has {len(tables)} rows, the request has {num_rows}"
+    elif allocation.num_tokens != layout.kv_len:
+        problem = f"num_tokens is {allocation.num_tokens}, a row has {layout.kv_len}"
+    elif wrong := [len(table) for table in tables if len(table) != pages_per_row]:
+        problem = f"a page table has {wrong[0]} pages, {layout.kv_len} tokens need {pages_per_row}"
+    elif foreign := [page for page in pages if not 0 <= page < store.num_pages]:
+        problem = f"page {foreign[0]} is not in the pool, which has {store.num_pages} pages"
+    elif len(set(pages)) != len(pages):
+        twice = next(page for page in pages if pages.count(page) > 1)
+        problem = f"page {twice} appears more than once in page_tables {tables}"
+    if problem:
+        raise KVCacheError(
+            f"allocation of request {allocation.request_id} "
+            f"(generation {allocation.generation}): {problem}"
+        )

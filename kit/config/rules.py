@@ -1,0 +1,202 @@
+"""Which settings exclude one another, which have no effect, with the reason and the way out."""
+
+from __future__ import annotations
+
+from kit.config.deploy import BASE_SOURCE, DeployConfig, shown
+from kit.errors import ConfigError
+
+OFFLOAD_FIELDS = (
+    "enable_cpu_offload",
+    "enable_layerwise_offload",
+    "enable_distributed_layerwise_offload",
+)
+
+_PARALLEL = "stage.parallel_config."
+
+
+def check_rules(config: DeployConfig) -> None:
+    """Raise ConfigError for the first rule that the settings break."""
+    if config.stage.is_paged:
+        _check_paged(config)
+    _check_degrees(config)
+    _check_devices(config)
+    _check_sampling(config)
+
+
+def find_warnings(config: DeployConfig) -> tuple[str, ...]:
+    """Return what is legal and may surprise, for the operator to read once."""
+    stage = config.stage
+    found = []
+    if not stage.enforce_eager:
+        found.append(
+            f"{_set_by(config, 'stage.enforce_eager')}: this kit captures no graphs and runs "
+            "eagerly in any case"
+        )
+    if stage.is_paged:
+        if stage.max_num_seqs > 1:
+            found.append(
+                f"{_set_by(config, 'stage.max_num_seqs')}: requests still run one at a time; the "
+                "next one's pages are reserved while one runs"
+            )
+        return tuple(found)
+    for name in (
+        "diffusion_kv_max_rows_per_request",
+        "kv_cache_memory_bytes",
+        "diffusion_kv_page_size",
+    ):
+        dotted = f"stage.{name}"
+        is_packaged = config.provenance[dotted].startswith(BASE_SOURCE)
+        if getattr(stage, name) is not None and not is_packaged:
+            found.append(
+                f"{_set_by(config, dotted)}: has no effect in dense_legacy, which keeps no pages"
+            )
+    return tuple(found)
+
+
+def value_of(config: DeployConfig, dotted: str) -> object:
+    """Return the value of a dotted field."""
+    value: object = config
+    for name in dotted.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _check_paged(config: DeployConfig) -> None:
+    stage = config.stage
+    mode_source = config.provenance["stage.diffusion_kv_mode"]
+    # First, as the mode's own requirement; the others are about what stands beside it.
+    if stage.diffusion_kv_max_rows_per_request is None:
+        raise _refusal(
+            config,
+            "stage.diffusion_kv_max_rows_per_request",
+            "paged_scheduler requires diffusion_kv_max_rows_per_request",
+            "set it to 2 for guidance (two CFG rows) or to 1 without; diffusion_kv_mode: "
+            f"paged_scheduler is set by {mode_source}",
+        )
+    dense = f"select diffusion_kv_mode: dense_legacy (paged_scheduler is set by {mode_source})"
+    for dotted, is_refused, reason, remedy in (
+        (
+            "stage.step_execution",
+            stage.step_execution,
+            "paged_scheduler runs whole requests only",
+            f"set it to false for request mode, or {dense}",
+        ),
+        (
+            "stage.diffusion_attention_backend",
+            stage.diffusion_attention_backend != "FLASH_ATTN",
+            "paged_scheduler has kernels that read pages for FLASH_ATTN only",
+            f"select FLASH_ATTN, or {dense}",
+        ),
+        *(
+            (
+                f"{_PARALLEL}{name}",
+                value_of(config, f"{_PARALLEL}{name}") != 1,
+                f"paged_scheduler has no {kind} sequence parallelism: the pages of a rank hold "
+                "every key of its heads",
+                f"set {name} to 1 and use strict Ulysses (ulysses_degree)",
+            )
+            for kind, name in (("Ring", "ring_degree"), ("AllGather-KV", "allgather_degree"))
+        ),
+        *(
+            (
+                f"stage.{name}",
+                getattr(stage, name),
+                "paged_scheduler is untested with offload, so the two exclude one another",
+                f"set it to false, or {dense}",
+            )
+            for name in OFFLOAD_FIELDS
+        ),
+        (
+            "stage.diffusion_kv_max_rows_per_request",
+            stage.parallel_config.cfg_parallel_size > stage.diffusion_kv_max_rows_per_request,
+            "cfg_parallel_size 2 runs two CFG rows per request",
+            "set it to at least 2, or cfg_parallel_size to 1 (set by "
+            f"{config.provenance[_PARALLEL + 'cfg_parallel_size']})",
+        ),
+    ):
+        if is_refused:
+            raise _refusal(config, dotted, reason, remedy)
+
+
+def _check_degrees(config: DeployConfig) -> None:
+    for name, what in (
+        ("ring_degree", "do Ring sequence parallelism"),
+        ("allgather_degree", "do AllGather-KV sequence parallelism"),
+        ("pipeline_parallel_size", "split the layers over ranks"),
+        ("vae_patch_parallel_size", "decode an image on several ranks"),
+    ):
+        if value_of(config, _PARALLEL + name) != 1:
+            raise _refusal(
+                config,
+                _PARALLEL + name,
+                f"known vLLM-Omni field; this kit does not {what}",
+                f"set {name} to 1",
+            )
+    parallel = config.stage.parallel_config
+    product = parallel.ulysses_degree * parallel.ring_degree * parallel.allgather_degree
+    if parallel.sequence_parallel_size not in (None, product):
+        raise _refusal(
+            config,
+            _PARALLEL + "sequence_parallel_size",
+            f"must equal ulysses_degree x ring_degree x allgather_degree, which is {product} "
+            f"(ulysses_degree is set by {config.provenance[_PARALLEL + 'ulysses_degree']})",
+            f"set it to {product}, or ulysses_degree to {parallel.sequence_parallel_size}",
+        )
+
+
+def _check_devices(config: DeployConfig) -> None:
+    stage = config.stage
+    if stage.devices == "cpu":
+        if stage.diffusion_attention_backend == "CUDNN_ATTN":
+            raise _refusal(
+                config,
+                "stage.diffusion_attention_backend",
+                "CUDNN_ATTN needs CUDA, and devices is cpu (set by "
+                f"{config.provenance['stage.devices']})",
+                "select FLASH_ATTN or TORCH_SDPA, or name accelerators in devices",
+            )
+        return
+    ids = stage.device_ids
+    if len(set(ids)) != len(ids):
+        raise _refusal(
+            config, "stage.devices", "names an accelerator twice", "give each rank its own id"
+        )
+    parallel = stage.parallel_config
+    if len(ids) != parallel.world_size:
+        tensor_source = config.provenance[_PARALLEL + "tensor_parallel_size"]
+        raise _refusal(
+            config,
+            "stage.devices",
+            f"names {len(ids)} accelerators, but parallel_config makes {parallel.world_size} "
+            f"ranks: tensor {parallel.tensor_parallel_size} (set by {tensor_source}) x sequence "
+            f"{parallel.sequence_size} x cfg {parallel.cfg_parallel_size} x data "
+            f"{parallel.data_parallel_size}",
+            f"name {parallel.world_size} in devices, or change parallel_config to match",
+        )
+
+
+def _check_sampling(config: DeployConfig) -> None:
+    sampling = config.stage.default_sampling_params
+    for name, other in (("height", "width"), ("width", "height")):
+        if getattr(sampling, name) is not None and getattr(sampling, other) is None:
+            raise _refusal(
+                config,
+                f"stage.default_sampling_params.{name}",
+                f"a default size needs {name} and {other}",
+                f"set {other} too, or remove {name}",
+            )
+
+
+def _refusal(config: DeployConfig, dotted: str, reason: str, remedy: str) -> ConfigError:
+    return ConfigError(
+        shown(dotted),
+        reason,
+        value=value_of(config, dotted),
+        source=config.provenance[dotted],
+        remedy=remedy,
+    )
+
+
+def _set_by(config: DeployConfig, dotted: str) -> str:
+    value = value_of(config, dotted)
+    return f"{shown(dotted)} (got {value!r}, set by {config.provenance[dotted]})"

@@ -1,0 +1,60 @@
+"""Which legal settings this build cannot run."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from kit.config.deploy import DeployConfig, shown
+from kit.config.rules import OFFLOAD_FIELDS, value_of
+from kit.errors import UnsupportedError
+
+# Field, value that cannot run, reason, what to set.
+_NOT_IMPLEMENTED: tuple[tuple[str, object, str, str], ...] = (
+    *(
+        (name, True, "weights always stay on the device", "set it to false")
+        for name in OFFLOAD_FIELDS
+    ),
+    ("step_execution", True, "only whole requests are scheduled", "set it to false"),
+    ("enable_prefix_caching", True, "pages are never shared", "set it to false"),
+    ("vae_use_tiling", True, "images are decoded in one piece", "set it to false"),
+    (
+        "diffusion_attention_backend",
+        "CUDNN_ATTN",
+        "there is no kernel for it",
+        "select FLASH_ATTN or TORCH_SDPA",
+    ),
+)
+
+_RANK_FIELDS = (
+    "tensor_parallel_size",
+    "sequence_parallel_size",
+    "ulysses_degree",
+    "cfg_parallel_size",
+    "data_parallel_size",
+)
+
+
+def check_runnable(config: DeployConfig) -> None:
+    """Raise UnsupportedError for the first legal setting that this build does not implement."""
+    world_size = config.stage.parallel_config.world_size
+    if world_size > 1:
+        name = next(
+            name for name in _RANK_FIELDS if (getattr(config.stage.parallel_config, name) or 1) > 1
+        )
+        _refuse(
+            config,
+            f"parallel_config.{name}",
+            f"this build runs one rank, and parallel_config makes {world_size}",
+            "set every size of parallel_config to 1 and name one device",
+        )
+    for name, value, reason, remedy in _NOT_IMPLEMENTED:
+        if getattr(config.stage, name) == value:
+            _refuse(config, name, f"not implemented yet: {reason}", remedy)
+
+
+def _refuse(config: DeployConfig, name: str, reason: str, remedy: str) -> NoReturn:
+    dotted = f"stage.{name}"
+    raise UnsupportedError(
+        f"{shown(dotted)}: {reason} (got {value_of(config, dotted)!r}, set by "
+        f"{config.provenance[dotted]}); {remedy}"
+    )

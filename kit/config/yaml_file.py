@@ -1,0 +1,97 @@
+"""One YAML file, read strictly: no duplicate keys, text keys only, errors with their line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from kit.errors import ConfigError
+
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+
+
+def read_yaml(path: Path, source: str) -> dict[str, object]:
+    """Read the mapping that a file holds; `source` is how errors name the file.
+
+    Raises ConfigError: unreadable, no YAML, not a mapping at the top, or a key set twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            "deploy file",
+            f"cannot be read: {error}",
+            value=str(path),
+            source=source,
+            remedy="give a readable YAML file in UTF-8",
+        ) from error
+    try:
+        content = yaml.load(text, Loader=_StrictLoader)
+    except yaml.YAMLError as error:
+        raise _syntax_error(error, text, source) from error
+    except RecursionError as error:
+        raise ConfigError(
+            "deploy file",
+            "is nested too deeply",
+            value=str(path),
+            source=source,
+            remedy="a deploy file has at most six levels",
+        ) from error
+    if not isinstance(content, dict):
+        raise ConfigError(
+            "deploy file",
+            "must hold a mapping at its top level",
+            value=content,
+            source=source,
+            remedy="start it with `pipeline: hunyuan_image3_dit`",
+        )
+    return content
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader keeps the last of two equal keys; this one refuses them."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        try:
+            return super().construct_object(node, deep=deep)
+        # What the base class lets through for values such as 2025-13-01 or `!!bool x`.
+        except (ValueError, LookupError, AttributeError) as error:
+            raise yaml.constructor.ConstructorError(
+                problem=f"value is malformed ({error})", problem_mark=node.start_mark
+            ) from error
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        seen: set[str] = set()
+        # Before the base class runs: it replaces `<<` by the keys that it merges in.
+        for key_node, _ in node.value:
+            key = "<<" if key_node.tag == _MERGE_TAG else self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(
+                    problem=f"key {key!r} is no text; write it in quotes",
+                    problem_mark=key_node.start_mark,
+                )
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"key {key!r} is set twice in one mapping; keep one of them",
+                    problem_mark=key_node.start_mark,
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _syntax_error(error: yaml.YAMLError, text: str, source: str) -> ConfigError:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        index, problem = error.problem_mark.line, error.problem or error.context
+    elif isinstance(error, yaml.reader.ReaderError):
+        index, problem = text.count("\n", 0, error.position), error.reason
+    else:
+        index, problem = 0, str(error)
+    lines = text.splitlines()
+    return ConfigError(
+        "deploy file",
+        f"line {index + 1} is no valid YAML: {problem}",
+        value=lines[index].strip() if index < len(lines) else "end of file",
+        source=f"{source}, line {index + 1}",
+        remedy="correct this line",
+    )

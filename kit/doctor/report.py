@@ -1,0 +1,151 @@
+"""What `kit doctor` checks, and the report that a user can attach to a question."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from kit.attention.capabilities import resolve_page_size
+from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
+from kit.doctor.golden import run_golden
+from kit.doctor.segments import check_segments
+from kit.errors import KitError
+from kit.modelspec.config import load_generation_config, load_model_config
+from kit.modelspec.files import CheckpointFiles
+from kit.modelspec.footprint import weight_bytes
+from kit.modelspec.tensors import check_tensors
+from kit.platforms.cpu import CpuPlatform
+from kit.telemetry.environment import capture_environment
+from kit.tokenizer.tokenizer import Tokenizer
+
+KV_MODES = ("dense_legacy", "paged_scheduler")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question and its answer."""
+
+    name: str
+    status: Literal["ok", "failed"]
+    detail: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All checks of one run."""
+
+    checkpoint: str
+    environment: dict[str, Any]
+    checks: tuple[Check, ...]
+
+    @property
+    def healthy(self) -> bool:
+        return all(check.status == "ok" for check in self.checks)
+
+    def as_text(self) -> str:
+        lines = [f"checkpoint {self.checkpoint}"]
+        lines += [f"{check.status:>6}  {check.name}: {check.detail}" for check in self.checks]
+        lines.append("healthy" if self.healthy else "not healthy: see the failed lines")
+        return "\n".join(lines)
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self) | {"healthy": self.healthy}, indent=2, sort_keys=True)
+
+
+def run_doctor(checkpoint: Path) -> Report:
+    """Run every check; a check that fails is an answer, not an error."""
+    checks = [_attempt(name, lambda c=check: c(checkpoint)) for name, check in _CHECKS.items()]
+    return Report(str(checkpoint), asdict(capture_environment()), tuple(checks))
+
+
+def _attempt(name: str, check: Callable[[], Check]) -> Check:
+    try:
+        return check()
+    except KitError as error:
+        return Check(name, "failed", str(error), {"error": type(error).__name__})
+
+
+def _check(name: str, passed: bool, detail: str, **data: Any) -> Check:
+    return Check(name, "ok" if passed else "failed", detail, data)
+
+
+def _files(checkpoint: Path) -> Check:
+    files = CheckpointFiles.open(checkpoint)
+    check_tensors(files, load_model_config(checkpoint))
+    dtypes: dict[str, int] = {}
+    for entry in files.tensors.values():
+        dtypes[entry.dtype] = dtypes.get(entry.dtype, 0) + 1
+    shown = ", ".join(f"{count} {dtype}" for dtype, count in sorted(dtypes.items()))
+    detail = f"{len(files.tensors)} tensors with the names and shapes of config.json ({shown})"
+    return _check("tensors", True, detail, dtypes=dtypes, fingerprint=files.fingerprint())
+
+
+def _tokenizer(checkpoint: Path) -> Check:
+    tokenizer = Tokenizer.from_folder(checkpoint, load_model_config(checkpoint))
+    generation = load_generation_config(checkpoint)
+    sizes = len(tokenizer.buckets)
+    detail = f"special tokens agree with config.json, {sizes} sizes"
+    return _check("tokenizer", True, detail, sizes=sizes, generation=asdict(generation))
+
+
+def _room(checkpoint: Path) -> Check:
+    model, platform = load_model_config(checkpoint), CpuPlatform()
+    needed = weight_bytes(model, dtype_bytes=4 if platform.default_dtype == "float32" else 2)
+    free_memory, free_disk = platform.free_memory_bytes(), shutil.disk_usage(checkpoint).free
+    detail = (
+        f"weights take {needed / 2**30:.2f} GiB on one {platform.name} rank, "
+        f"{free_memory / 2**30:.2f} GiB of memory and {free_disk / 2**30:.2f} GiB of disk are free"
+    )
+    passed = needed < free_memory
+    return _check(
+        "room", passed, detail, weight_bytes=needed, free_memory=free_memory, free_disk=free_disk
+    )
+
+
+def _golden(checkpoint: Path) -> Check:
+    """The case belongs to the shipped random checkpoint, whatever checkpoint is examined."""
+    del checkpoint
+    reports = {mode: run_golden(DEFAULT_CHECKPOINT, mode) for mode in KV_MODES}
+    lines = [
+        f"{mode} prediction errors by step {_list(s.prediction for s in report.steps)}, "
+        f"pixels {report.max_pixel_difference}"
+        for mode, report in reports.items()
+    ]
+    passed = all(report.passed for report in reports.values())
+    data = {mode: asdict(report) for mode, report in reports.items()}
+    return _check("golden case", passed, "; ".join(lines), **data)
+
+
+def _segments(checkpoint: Path) -> Check:
+    model = load_model_config(checkpoint)
+    page_size = resolve_page_size(
+        "FLASH_ATTN", "cpu", head_dim=model.attention_head_dim, requested=None
+    )
+    errors = []
+    for mode in KV_MODES:
+        size = page_size if mode == "paged_scheduler" else None
+        errors += check_segments(model, mode, size, device="cpu", dtype=torch.float32)
+    worst = max(error.relative_error for error in errors)
+    detail = f"{len(errors)} segments, worst relative error {worst:.1e}"
+    passed = all(error.passed for error in errors)
+    return _check("attention", passed, detail, segments=[asdict(error) for error in errors])
+
+
+def _list(values: Iterable[float]) -> str:
+    return "[" + ", ".join(f"{value:.1e}" for value in values) + "]"
+
+
+_CHECKS: dict[str, Callable[[Path], Check]] = {
+    "tensors": _files,
+    "tokenizer": _tokenizer,
+    "room": _room,
+    "golden case": _golden,
+    "attention": _segments,
+}

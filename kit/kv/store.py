@@ -1,0 +1,94 @@
+"""The tensors that hold keys and values: a pool of pages, or contiguous rows of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kit.kv.allocation import KVAllocation
+
+
+@dataclass(frozen=True)
+class KVShape:
+    """What one token's keys and values look like on one rank."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def zeros(self, *leading: int) -> tuple[Tensor, ...]:
+        """Return one zeroed tensor [*leading, K, D] per layer."""
+        # Not empty: a kernel may multiply an unused slot by a zero weight, and 0 x NaN is NaN.
+        return tuple(
+            torch.zeros(
+                *leading, self.num_kv_heads, self.head_dim, dtype=self.dtype, device=self.device
+            )
+            for _ in range(self.num_layers)
+        )
+
+
+class PagedStore:
+    """The page pool of one worker: keys and values [N, P, K, D] of each layer, zeros at start."""
+
+    def __init__(self, shape: KVShape, num_pages: int, page_size: int) -> None:
+        self.shape, self.num_pages, self.page_size = shape, num_pages, page_size
+        self.keys = shape.zeros(num_pages, page_size)
+        self.values = shape.zeros(num_pages, page_size)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the whole pool, all layers."""
+        return sum(tensor.nbytes for tensor in self.keys + self.values)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page, all layers."""
+        return self.num_bytes // self.num_pages
+
+    def zero_tail(self, allocation: KVAllocation) -> None:
+        """Zero the slots of every row's last page that lie past the row's last token, in place."""
+        P = self.page_size
+        first_unused = allocation.num_tokens - (len(allocation.page_tables[0]) - 1) * P
+        slots = [
+            table[-1] * P + offset
+            for table in allocation.page_tables
+            for offset in range(first_unused, P)
+        ]
+        if slots:
+            self._zero(slots, self.num_pages * P)
+
+    def zero_pages(self, pages: Iterable[int]) -> None:
+        """Zero every slot of `pages` in place."""
+        ids = list(pages)
+        if ids:
+            self._zero(ids, self.num_pages)
+
+    def _zero(self, indices: list[int], num_units: int) -> None:
+        """Zero units of the pool cut into `num_units` equal parts: pages or slots."""
+        ids = torch.tensor(indices, dtype=torch.int64, device=self.shape.device)
+        for tensor in self.keys + self.values:
+            tensor.view(num_units, -1).index_fill_(0, ids, 0)
+
+
+class DenseStore:
+    """The keys and values of one request: contiguous [B, S, K, D] of each layer, zeros at start."""
+
+    def __init__(self, shape: KVShape, num_rows: int, num_tokens: int) -> None:
+        self.shape, self.num_rows, self.num_tokens = shape, num_rows, num_tokens
+        self.keys = shape.zeros(num_rows, num_tokens)
+        self.values = shape.zeros(num_rows, num_tokens)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rows, all layers."""
+        return sum(tensor.nbytes for tensor in self.keys + self.values)
+
+    def zero(self) -> None:
+        """Zero every slot in place."""
+        for tensor in self.keys + self.values:
+            tensor.zero_()

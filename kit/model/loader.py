@@ -1,0 +1,106 @@
+"""Weights from the official checkpoint files into modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from kit.model.moe import Experts, Router
+from kit.model.transformer import HunyuanImage3
+from kit.model.vae import VAEDecoder
+from kit.modelspec.config import ModelConfig
+from kit.modelspec.files import CheckpointFiles
+from kit.modelspec.tensors import check_tensors
+
+OnBytes = Callable[[int], None]
+"""Called with the stored bytes of every tensor after it was read."""
+
+
+def load_transformer(
+    folder: Path,
+    config: ModelConfig,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    on_bytes: OnBytes | None = None,
+) -> HunyuanImage3:
+    """Load the denoiser in `dtype`; router weights stay float32.
+
+    Raises CheckpointError, before anything is read, for files or tensors that are missing,
+    damaged, of another shape or dtype than `config` wants, or unexpected.
+    """
+    files = _open_checked(folder, config)
+    with torch.device("meta"):
+        model = HunyuanImage3(config)
+    _fill(model, "", files, device, dtype, on_bytes)
+    return model
+
+
+def load_vae_decoder(
+    folder: Path,
+    config: ModelConfig,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    on_bytes: OnBytes | None = None,
+) -> VAEDecoder:
+    """Load the decoder of the autoencoder in `dtype`; errors as load_transformer."""
+    files = _open_checked(folder, config)
+    with torch.device("meta"):
+        decoder = VAEDecoder(config.vae)
+    _fill(decoder, "vae.decoder.", files, device, dtype, on_bytes)
+    return decoder
+
+
+def official_views(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the official name (below the module's own) and a view of every stored tensor.
+
+    Writing to a view writes to the parameter: experts are stored stacked, one official tensor
+    is one slice.
+    """
+    for path, part in module.named_modules():
+        prefix = f"{path}." if path else ""
+        if isinstance(part, Experts):
+            tensors = part.official_views()
+        else:
+            tensors = part.named_parameters(recurse=False)
+        for name, tensor in tensors:
+            yield prefix + name, tensor
+
+
+def _open_checked(folder: Path, config: ModelConfig) -> CheckpointFiles:
+    files = CheckpointFiles.open(folder)
+    check_tensors(files, config)
+    return files
+
+
+def _fill(
+    module: nn.Module,
+    prefix: str,
+    files: CheckpointFiles,
+    device: torch.device,
+    dtype: torch.dtype,
+    on_bytes: OnBytes | None,
+) -> None:
+    """Give a module on the meta device its memory and weights, shard by shard, in place."""
+    module.to(dtype).requires_grad_(False).eval()
+    for part in module.modules():
+        if isinstance(part, Router):
+            part.float()
+    module.to_empty(device=device)
+    views = {prefix + name: view for name, view in official_views(module)}
+    entries = sorted((files.tensors[name] for name in views), key=lambda e: (e.path, e.name))
+    for path, shard_entries in groupby(entries, key=lambda entry: entry.path):
+        # Mapped, not read: no second copy of a shard beside the parameters.
+        with safe_open(path, framework="pt", device="cpu") as shard:
+            for entry in shard_entries:
+                view = views[entry.name]
+                assert view.shape == entry.shape, f"{entry.name}: table and module disagree"
+                view.copy_(shard.get_tensor(entry.name))
+                if on_bytes is not None:
+                    on_bytes(entry.num_bytes)

@@ -1,0 +1,114 @@
+"""The mixture-of-experts MLP of a decoder layer.
+
+Axis letters: N tokens of all rows together, E experts, H hidden size, I expert width,
+k experts per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Router(nn.Module):
+    """Chooses the experts of each token. Weight and arithmetic are float32 in every model dtype."""
+
+    def __init__(self, hidden_size: int, num_experts: int, top_k: int) -> None:
+        super().__init__()
+        self.wg = nn.Linear(hidden_size, num_experts, bias=False, dtype=torch.float32)
+        self.top_k = top_k
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Route [N, H] tokens; returns weights float32 [N, k] and expert indices int64 [N, k].
+
+        Softmax over all experts, the k most probable ones, renormalised to sum 1
+        (HunyuanImage-3.0 reference, `HunyuanTopKGate`). Ordered by falling probability.
+        """
+        logits: Tensor = self.wg(tokens.float())
+        weights, indices = logits.softmax(dim=-1).topk(self.top_k, dim=-1)
+        return weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-8), indices
+
+
+class GatedMLP(nn.Module):
+    """The MLP that every token passes, whatever its experts."""
+
+    def __init__(self, hidden_size: int, width: int) -> None:
+        super().__init__()
+        self.gate_and_up_proj = nn.Linear(hidden_size, 2 * width, bias=False)
+        self.down_proj = nn.Linear(width, hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [N, H] to [N, H]."""
+        return gated_mlp(x, self.gate_and_up_proj.weight, self.down_proj.weight)
+
+
+class Experts(nn.Module):
+    """The weights of all experts of a layer, stacked along their first axis."""
+
+    def __init__(self, hidden_size: int, width: int, num_experts: int) -> None:
+        super().__init__()
+        self.gate_and_up_proj = nn.Parameter(torch.empty(num_experts, 2 * width, hidden_size))
+        self.down_proj = nn.Parameter(torch.empty(num_experts, hidden_size, width))
+
+    def forward(self, tokens: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+        """Return sum_k weights * expert(token), float32 [N, H].
+
+        tokens [N, H]; weights float32 [N, k]; indices int64 [N, k]. An expert sees its own tokens
+        only. A token's terms are added in the order of expert ids, once per expert call, so the
+        sum is deterministic and independent of how other tokens are routed (but for the rounding
+        of a matrix product of another height).
+        """
+        top_k = indices.shape[1]
+        experts = indices.flatten()  # [N*k], one entry per (token, choice) pair
+        pairs = experts.argsort(stable=True)  # grouped by expert, tokens in order
+        token_of_pair = pairs // top_k
+        weight_of_pair = weights.flatten()[pairs][:, None]
+        ends = torch.bincount(experts, minlength=len(self.down_proj)).cumsum(0).tolist()
+        total = torch.zeros(tokens.shape, dtype=torch.float32, device=tokens.device)
+        for expert, (start, end) in enumerate(pairwise((0, *ends))):
+            if start == end:
+                continue
+            chosen = token_of_pair[start:end]
+            x = tokens.index_select(0, chosen)
+            y = gated_mlp(x, self.gate_and_up_proj[expert], self.down_proj[expert])
+            total.index_add_(0, chosen, y.float() * weight_of_pair[start:end])
+        return total
+
+    def official_views(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the checkpoint's name of every single matrix below this module, and its view."""
+        for expert in range(len(self.down_proj)):
+            yield f"{expert}.gate_and_up_proj.weight", self.gate_and_up_proj[expert]
+            yield f"{expert}.down_proj.weight", self.down_proj[expert]
+
+
+class MoE(nn.Module):
+    """Shared MLP plus routed experts."""
+
+    def __init__(
+        self, hidden_size: int, width: int, num_experts: int, top_k: int, num_shared: int
+    ) -> None:
+        super().__init__()
+        self.gate = Router(hidden_size, num_experts, top_k)
+        self.shared_mlp = GatedMLP(hidden_size, width * num_shared)
+        self.experts = Experts(hidden_size, width, num_experts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, T, H] to [B, T, H]; the branches are added in float32."""
+        tokens = x.flatten(0, 1)  # [N, H]
+        weights, indices = self.gate(tokens)
+        routed: Tensor = self.experts(tokens, weights, indices)
+        shared: Tensor = self.shared_mlp(tokens)
+        return (routed + shared).to(x.dtype).view_as(x)
+
+
+def gated_mlp(x: Tensor, gate_and_up: Tensor, down: Tensor) -> Tensor:
+    """Return down(first * silu(second)) of [N, H], weights [2I, H] and [H, I].
+
+    The *second* half of gate_and_up is the gate: against the usual order, and the tensor's name.
+    """
+    first, second = F.linear(x, gate_and_up).chunk(2, dim=-1)
+    return F.linear(first * F.silu(second), down)

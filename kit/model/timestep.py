@@ -1,0 +1,42 @@
+"""Embedding of a scalar: timestep, guidance or end of a step."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+NUM_FREQUENCIES = 128
+MAX_PERIOD = 10000.0
+
+
+class TimestepEmbedder(nn.Module):
+    """Sinusoid, then an MLP with exact GELU; sinusoid in float32, MLP in the weights' dtype."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(
+            nn.Linear(2 * NUM_FREQUENCIES, hidden_size),
+            nn.GELU(approximate="none"),
+            nn.Linear(hidden_size, hidden_size),
+        )
+
+    def forward(self, t: Tensor) -> Tensor:
+        """Map float32 [n] to [n, hidden]; a timestep is sigma * 1000, unscaled."""
+        first = self.mlp[0]
+        assert isinstance(first, nn.Linear)
+        embedded: Tensor = self.mlp(sinusoid(t).to(first.weight.dtype))
+        return embedded
+
+
+def sinusoid(t: Tensor) -> Tensor:
+    """Return [cos(t*f) | sin(t*f)] of float32 [n], f_i = 10000^(-i/128): float32 [n, 256].
+
+    Cosine first (HunyuanImage-3.0 reference, `timestep_embedding`). The frequencies come from the
+    CPU: t reaches 1000, so their last bit shows in the result and must not depend on the device.
+    """
+    exponents = torch.arange(NUM_FREQUENCIES, dtype=torch.float32)
+    frequencies = torch.exp(-math.log(MAX_PERIOD) * exponents / NUM_FREQUENCIES)
+    angles = t.float()[:, None] * frequencies.to(t.device)
+    return torch.cat((angles.cos(), angles.sin()), dim=-1)

@@ -1,0 +1,39 @@
+"""The deployment of a checkpoint: the deploy format resolved with what the model itself says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kit.config.deploy import DeployConfig
+from kit.config.load import load_config as load_deploy
+from kit.modelspec.config import load_model_config
+from kit.modelspec.footprint import weight_bytes
+
+# Below this a checkpoint is one that a laptop runs: the `tiny` overlay puts it on one CPU rank.
+_TINY_WEIGHT_BYTES = 1 << 30
+
+
+def load_config(
+    model: str | Path,
+    deploy_config: str | Path | None = None,
+    *,
+    stage_overrides: str | Mapping[str, Any] | None = None,
+    flags: Mapping[str, object] | None = None,
+) -> DeployConfig:
+    """Resolve the deployment of a checkpoint folder.
+
+    The packaged base of the pipeline, the overlay of a small model, the deploy file, overrides,
+    flags: later beats earlier. Raises CheckpointError (no such checkpoint), UnsupportedError
+    (another architecture) or ConfigError.
+    """
+    spec = load_model_config(Path(model))
+    tiny = weight_bytes(spec, dtype_bytes=2) < _TINY_WEIGHT_BYTES
+    return load_deploy(
+        deploy_config,
+        stage_overrides=stage_overrides,
+        flags=flags,
+        model_overlay="tiny" if tiny else None,
+        platform="cpu",
+    )

@@ -1,0 +1,197 @@
+"""The one place that computes bytes: keys and values, weights, activations.
+
+The KV formulas follow the paged layout: a page is a fixed number of token slots, a slot holds the
+key and the value of one token in all layers. Sizes are those of one rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kit.errors import ConfigError
+from kit.modelspec.config import ModelConfig
+from kit.modelspec.tensors import Part, expected_tensors
+
+FLOAT32_BYTES = 4
+
+# Feature maps alive at once in the VAE decoder's largest upsampling: its input's shortcut copy and
+# the convolution's output, both before and after depth-to-space, their sum, one workspace.
+# 6 maps and the weights make 7.6 GiB at 1024x1024 in bfloat16, where 7 to 8 GiB were measured.
+_LIVE_DECODER_MAPS = 6
+
+
+@dataclass(frozen=True)
+class ActivationBytes:
+    """Estimated working memory of one request, beside weights, keys and values."""
+
+    denoise: int
+    """The first denoising step, which computes the most tokens."""
+
+    decode: int
+    """The VAE decoder; nothing of a denoising step lives then."""
+
+    @property
+    def peak(self) -> int:
+        return max(self.denoise, self.decode)
+
+
+def slot_bytes(num_layers: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> int:
+    """Return the bytes of one token's keys and values in all layers."""
+    return 2 * num_layers * num_kv_heads * head_dim * dtype_bytes
+
+
+def kv_token_bytes(model: ModelConfig, dtype_bytes: int, tensor_parallel_size: int = 1) -> int:
+    """Return the bytes of one token's keys and values on one rank.
+
+    Raises ConfigError when the ranks cannot share the kv heads evenly.
+    """
+    heads = model.num_key_value_heads
+    if heads % tensor_parallel_size:
+        sizes = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise ConfigError(
+            "tensor_parallel_size",
+            f"does not divide the model's {heads} kv heads",
+            value=tensor_parallel_size,
+            remedy=f"use one of {sizes}",
+        )
+    return slot_bytes(
+        model.num_hidden_layers,
+        heads // tensor_parallel_size,
+        model.attention_head_dim,
+        dtype_bytes,
+    )
+
+
+def page_bytes(token_bytes: int, page_size: int) -> int:
+    """Return the bytes of a page of `page_size` slots."""
+    return page_size * token_bytes
+
+
+def num_pages(num_tokens: int, page_size: int) -> int:
+    """Return the pages that a row of `num_tokens` tokens takes; the last one may be part empty."""
+    return -(-num_tokens // page_size)
+
+
+def row_bytes(num_tokens: int, token_bytes: int, page_size: int) -> int:
+    """Return the bytes that a row of `num_tokens` tokens reserves; contiguous: page_size 1."""
+    return num_pages(num_tokens, page_size) * page_bytes(token_bytes, page_size)
+
+
+def longest_row(model: ModelConfig) -> int:
+    """Return the most tokens a row can have."""
+    return model.max_position_embeddings
+
+
+def automatic_pool_bytes(
+    model: ModelConfig,
+    *,
+    max_num_seqs: int,
+    max_rows: int,
+    free_bytes: int,
+    utilization: float,
+    dtype_bytes: int,
+    page_size: int,
+) -> int:
+    """Return the bytes of a page pool that nobody gave a size: a multiple of the page's bytes.
+
+    It holds `max_num_seqs` requests of `max_rows` of the longest rows, or what `utilization` of
+    `free_bytes` allows if that is less. 0 when that is less than one page.
+    """
+    token_bytes = kv_token_bytes(model, dtype_bytes)
+    bytes_per_page = page_bytes(token_bytes, page_size)
+    wanted = max_num_seqs * max_rows * row_bytes(longest_row(model), token_bytes, page_size)
+    allowed = max(0, int(free_bytes * utilization))
+    return min(wanted, allowed // bytes_per_page * bytes_per_page)
+
+
+def weight_bytes_by_part(
+    model: ModelConfig, dtype_bytes: int, *, vae_dtype_bytes: int = FLOAT32_BYTES
+) -> Mapping[Part, int]:
+    """Return the bytes of the weights that text-to-image loads, per part of the model.
+
+    The router's weights are float32 whatever the rest is, as the official model declares them.
+    """
+    element_bytes: Mapping[Part, int] = {"router": FLOAT32_BYTES, "vae_decoder": vae_dtype_bytes}
+    sizes: dict[Part, int] = {}
+    for spec in expected_tensors(model).values():
+        if spec.needed_for_t2i:
+            num_bytes = math.prod(spec.shape) * element_bytes.get(spec.part, dtype_bytes)
+            sizes[spec.part] = sizes.get(spec.part, 0) + num_bytes
+    return sizes
+
+
+def weight_bytes(
+    model: ModelConfig, dtype_bytes: int, *, vae_dtype_bytes: int = FLOAT32_BYTES
+) -> int:
+    """Return the bytes of all weights that text-to-image loads."""
+    parts = weight_bytes_by_part(model, dtype_bytes, vae_dtype_bytes=vae_dtype_bytes)
+    return sum(parts.values())
+
+
+def activation_bytes(
+    model: ModelConfig,
+    *,
+    height: int,
+    width: int,
+    prefix_len: int,
+    num_rows: int,
+    dtype_bytes: int,
+    vae_dtype_bytes: int = FLOAT32_BYTES,
+) -> ActivationBytes:
+    """Estimate the working memory of a request of height x width pixels.
+
+    An estimate, from the largest tensors that live together; allocators and kernels add their own.
+    b bytes per element, T tokens of all rows in the first step, N image tokens of all rows, H
+    hidden, E experts of width I, k chosen per token; q and qkv are the projections' widths:
+
+        denoise = residual + max(attention, experts, image)
+        residual    2 T H b                          the stream and its normed copy
+        attention   T (qkv + q) b + 3 T q 4          projection, output; q in float32 while it is
+                                                     rotated and normed (attention.rotary)
+        experts     2 T E 4 + T k (2 H + 3 I) b      router; every token once per chosen expert:
+                                                     input, gate and up, product, output
+        image       3 N H 4                          a block of patch_embed or final_layer,
+                                                     group norms in float32
+
+        decode  = 6 feature maps of the decoder's largest level
+
+    The terms follow the official model's layer and decoder (its MoE with every chosen pair
+    gathered at once, which bounds a loop over experts).
+    """
+    factor = model.vae_downsample_factor
+    grid = (height // factor, width // factor)
+    image_tokens = num_rows * grid[0] * grid[1]
+    tokens = num_rows * (prefix_len + model.num_special) + image_tokens
+    H, q_dim = model.hidden_size, model.num_attention_heads * model.attention_head_dim
+    residual = 2 * tokens * H * dtype_bytes
+    attention = tokens * ((model.qkv_dim + q_dim) * dtype_bytes + 3 * q_dim * FLOAT32_BYTES)
+    experts = max(
+        2 * tokens * num_experts * FLOAT32_BYTES
+        + tokens * topk * (2 * H + 3 * expert_width) * dtype_bytes
+        for num_experts, topk, expert_width in zip(
+            model.num_experts, model.moe_topk, model.moe_intermediate_size, strict=True
+        )
+    )
+    image = 3 * image_tokens * H * FLOAT32_BYTES
+    largest_map = max(_decoder_map_elements(model, grid))
+    return ActivationBytes(
+        denoise=residual + max(attention, experts, image),
+        decode=_LIVE_DECODER_MAPS * largest_map * vae_dtype_bytes,
+    )
+
+
+def _decoder_map_elements(model: ModelConfig, grid: tuple[int, int]) -> list[int]:
+    """Return the elements of the feature map at the end of each level of the VAE decoder."""
+    vae = model.vae
+    channels = tuple(reversed(vae.block_out_channels))
+    elements = []
+    for level, level_channels in enumerate(channels):
+        # A level ends with its upsampling, so it has the next level's channels then.
+        upsampled = level < vae.num_spatial_steps
+        out_channels = channels[level + 1] if upsampled else level_channels
+        scale = 2 ** min(level + 1, vae.num_spatial_steps)
+        frames = 2 ** min(level + 1, vae.num_temporal_steps)
+        elements.append(out_channels * frames * grid[0] * scale * grid[1] * scale)
+    return elements

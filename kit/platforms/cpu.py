@@ -1,0 +1,32 @@
+"""The CPU as a device: memory from the operating system, bounded by the container's limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+class CpuPlatform:
+    """A Platform whose device memory is the machine's main memory."""
+
+    name = "cpu"
+    # float32: the reference kernel computes in float32, and bfloat16 is slower on most CPUs.
+    default_dtype = "float32"
+
+    def free_memory_bytes(self) -> int:
+        """Available memory, or what the control group (v2) still allows if that is less."""
+        available = int(psutil.virtual_memory().available)
+        limit, used = _read_bytes("memory.max"), _read_bytes("memory.current")
+        if limit is None or used is None:
+            return available
+        return max(0, min(available, limit - used))
+
+
+def _read_bytes(name: str) -> int | None:
+    try:
+        return int((_CGROUP / name).read_text())
+    except (OSError, ValueError):  # no control group, or "max": no limit
+        return None

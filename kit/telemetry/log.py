@@ -1,0 +1,23 @@
+"""The kit's one logger and its format; INFO is one line a milestone, for operators."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+LOGGER_NAME = "kit"
+
+
+def get_logger(area: str) -> logging.Logger:
+    """Return the logger of one part of the kit, such as `engine` or `worker`."""
+    return logging.getLogger(f"{LOGGER_NAME}.{area}")
+
+
+def configure_logging(level: int = logging.INFO) -> None:
+    """Send the kit's log lines to standard error; called once, by a command."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s [%(name)s] %(message)s"))
+    logger = logging.getLogger(LOGGER_NAME)
+    logger.handlers[:] = [handler]
+    logger.setLevel(level)
+    logger.propagate = False

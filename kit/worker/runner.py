@@ -1,0 +1,136 @@
+"""One rank: owns the weights and the keys and values, runs requests one at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from kit.attention.base import KVBackend, RequestKV
+from kit.attention.registry import create_backend
+from kit.errors import CancelledError, WorkerError
+from kit.messages import RunRequest, RunResult, WorkerConfig, WorkerInfo
+from kit.model.loader import load_transformer, load_vae_decoder
+from kit.modelspec.config import load_model_config
+from kit.pipeline.denoise import DenoiseLoop
+from kit.pipeline.postprocess import to_pixels
+from kit.pipeline.trace import Trace
+from kit.request import StepEvent
+from kit.telemetry.log import get_logger
+
+OnStep = Callable[[StepEvent], None]
+IsCancelled = Callable[[], bool]
+
+logger = get_logger("worker")
+
+
+class ModelRunner:
+    """Loads a checkpoint and turns RunRequests into images."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        """Load everything; raises CheckpointError, UnsupportedError or ConfigError."""
+        started = time.perf_counter()
+        folder, device = Path(config.model_path), torch.device(config.device)
+        dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
+        model_config = load_model_config(folder)
+        self._backend: KVBackend = create_backend(
+            device=device,
+            kv_mode=config.kv_mode,
+            name=config.attention_backend,
+            model=model_config,
+            dtype=dtype,
+            page_size=config.page_size,
+            num_pages=config.num_pages,
+        )
+        self._model = load_transformer(folder, model_config, device=device, dtype=dtype)
+        # The VAE decodes in float32 on the CPU, as the reference does without autocast.
+        self._vae = load_vae_decoder(folder, model_config, device=device, dtype=torch.float32)
+        weight_bytes = sum(
+            p.numel() * p.element_size()
+            for module in (self._model, self._vae)
+            for p in module.parameters()
+        )
+        info = self._backend.info
+        self.info = WorkerInfo(
+            device=str(device),
+            dtype=config.dtype,
+            backend=info.name,
+            kernel=info.kernel,
+            kernel_version=info.version,
+            page_size=info.page_size,
+            pool_bytes=self._backend.pool_bytes,
+            weight_bytes=weight_bytes,
+            load_time_s=time.perf_counter() - started,
+        )
+        self._paged_path_logged = False
+
+    @torch.inference_mode()
+    def run(self, run: RunRequest, on_step: OnStep, is_cancelled: IsCancelled) -> RunResult:
+        """Denoise and decode one request; raises CancelledError, WorkerError, KVCacheError.
+
+        Looks at `is_cancelled` between steps. A request that does not end well has its keys and
+        values scrubbed before this returns, so that its pages can be released.
+        """
+        kv = self._backend.open(run.rows.layout, run.rows.num_rows, run.allocation)
+        try:
+            return self._run(run, kv, on_step, is_cancelled)
+        except BaseException:
+            kv.scrub()
+            raise
+
+    def _run(
+        self, run: RunRequest, kv: RequestKV, on_step: OnStep, is_cancelled: IsCancelled
+    ) -> RunResult:
+        trace = Trace() if run.trace_path else None
+        loop = DenoiseLoop(self._model, kv, run, trace)
+        step_times: list[float] = []
+        tokens_written: list[int] = []
+        while not loop.finished:
+            if is_cancelled():
+                raise CancelledError(
+                    f"request {run.request_id} was cancelled after step {loop.step_index}"
+                )
+            started = time.perf_counter()
+            tokens = loop.step()
+            step_times.append(time.perf_counter() - started)
+            tokens_written.append(tokens)
+            self._log_paged_path(kv)
+            on_step(
+                StepEvent(
+                    run.request_id, loop.step_index, loop.num_steps, step_times[-1], tokens
+                )
+            )
+        if not bool(torch.isfinite(loop.latents).all()):
+            raise WorkerError(
+                f"request {run.request_id} ended with non-finite latents; its keys and values "
+                f"were scrubbed. Check the checkpoint's weights or try dtype float32"
+            )
+        started = time.perf_counter()
+        decoded = self._vae(loop.latents)
+        pixels = to_pixels(decoded)
+        decode_time = time.perf_counter() - started
+        if trace is not None and run.trace_path is not None:
+            trace.add("vae_decode_out", decoded[:, :, None].float())
+            trace.add("image_u8", torch.from_numpy(pixels)[None])
+            trace.save(Path(run.trace_path))
+        return RunResult(
+            request_id=run.request_id,
+            image=pixels,
+            step_times_s=tuple(step_times),
+            tokens_written=tuple(tokens_written),
+            decode_time_s=decode_time,
+            kv_bytes=kv.num_bytes,
+        )
+
+    def _log_paged_path(self, kv: RequestKV) -> None:
+        """Say once that pages were really read; the kernel's own count is the proof."""
+        if not self._paged_path_logged and kv.num_paged_calls > 0:
+            self._paged_path_logged = True
+            info = self.info
+            logger.info(
+                "paged native path active: %s ran %d paged attention calls in the first step "
+                "(backend %s, page size %s)",
+                info.kernel, kv.num_paged_calls, info.backend, info.page_size,
+            )

@@ -1,0 +1,84 @@
+"""Every text-to-image and distilled case of the official implementation, from prompt to pixels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from golden_cases import CASE_NAMES, load_case
+from safetensors.torch import load_file
+from torch import Tensor
+
+from kit.doctor.golden import case_request
+
+LIMIT = 1e-4
+
+DENSE = [
+    {"mode": "dense_legacy", "backend": "FLASH_ATTN"},
+    {"mode": "dense_legacy", "backend": "TORCH_SDPA"},
+]
+# The last page size is longer than every sequence of the cases.
+PAGED = [{"mode": "paged_scheduler", "page_size": size} for size in (1, 16, 128, 176, 1024)]
+
+
+def single_requests(inputs: dict[str, Any]) -> list[dict[str, Any]]:
+    """Cut a batch case into the requests it holds; the kit runs each alone."""
+    if isinstance(inputs["prompt"], str):
+        return [inputs]
+    return [
+        inputs | {"prompt": prompt, "seed": seed}
+        for prompt, seed in zip(inputs["prompt"], inputs["seed"], strict=True)
+    ]
+
+
+def rows_of(wanted: Tensor, index: int, num_requests: int) -> Tensor:
+    """Rows of request `index`: all conditional rows come first, then all unconditional ones."""
+    return wanted[index::num_requests]
+
+
+@pytest.mark.parametrize("deployment", [*DENSE, *PAGED], ids=lambda d: "-".join(map(str, d.values())))
+@pytest.mark.parametrize("name", CASE_NAMES)
+def test_case_from_prompt_to_pixels(
+    name: str, deployment: dict[str, Any], get_engine: Any, tmp_path: Path
+) -> None:
+    case = load_case(name)
+    wanted = load_file(case.tensors_path)
+    engine = get_engine(case.inputs["checkpoint"], **deployment)
+    requests = single_requests(case.inputs)
+    for index, inputs in enumerate(requests):
+        trace_path = tmp_path / f"{index}.safetensors"
+        result = engine.generate(case_request(inputs, trace_path=trace_path))
+        seen = load_file(trace_path)
+        check_trace(seen, wanted, index, len(requests))
+        pixels = torch.from_numpy(result.image).int()
+        assert (pixels - wanted["image_u8"][index].int()).abs().max() <= 1
+
+
+def check_trace(
+    seen: dict[str, Tensor], wanted: dict[str, Tensor], index: int, num_requests: int
+) -> None:
+    length = seen["input_ids"].shape[1]
+    ids = rows_of(wanted["input_ids"], index, num_requests)
+    assert torch.equal(seen["input_ids"], ids[:, :length])
+    positions = wanted["positions_yx"][index if wanted["positions_yx"].shape[0] > 1 else 0]
+    assert torch.equal(seen["positions_yx"][0], positions[:length])
+    assert torch.equal(seen["noise_bf16"], wanted["noise_bf16"][index : index + 1])
+    assert torch.equal(seen["sigmas"], wanted["sigmas"])
+    assert torch.equal(seen["timesteps"], wanted["timesteps"])
+    compared = 0
+    for key, value in wanted.items():
+        if not key.startswith("step"):
+            continue
+        if key.endswith(".pred"):
+            value = rows_of(value, index, num_requests)
+        elif value.dim() > 1:
+            value = value[index : index + 1]
+        torch.testing.assert_close(seen[key], value, atol=LIMIT, rtol=0, msg=lambda m, k=key: f"{k}: {m}")
+        compared += 1
+    assert compared >= 5 * wanted["timesteps"].numel()
+    if "vae_decode_out" in wanted:
+        torch.testing.assert_close(
+            seen["vae_decode_out"], wanted["vae_decode_out"][index : index + 1], atol=LIMIT, rtol=0
+        )

@@ -1,0 +1,244 @@
+"""Bytes by hand-computed numbers, and by what really gets allocated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.errors import ConfigError
+from kit.kv.geometry import KVGeometry
+from kit.modelspec.config import ModelConfig, load_model_config, parse_model_config
+from kit.modelspec.files import CheckpointFiles
+from kit.modelspec.footprint import (
+    activation_bytes,
+    automatic_pool_bytes,
+    kv_token_bytes,
+    longest_row,
+    num_pages,
+    page_bytes,
+    row_bytes,
+    weight_bytes,
+    weight_bytes_by_part,
+)
+from kit.modelspec.tensors import LAYER_PARTS, expected_tensors
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+BF16, F32 = 2, 4
+
+
+@pytest.fixture(scope="module")
+def official() -> ModelConfig:
+    """The released base model's dimensions."""
+    raw = json.loads(Path(__file__).with_name("official_config.json").read_text())
+    return parse_model_config(raw)
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Path) -> ModelConfig:
+    return load_model_config(checkpoint)
+
+
+def test_kv_bytes_of_the_official_model(official: ModelConfig) -> None:
+    token_bytes = kv_token_bytes(official, BF16)
+    assert token_bytes == 128 * KIB
+    assert page_bytes(token_bytes, 16) == 2 * MIB
+    assert page_bytes(token_bytes, 176) == 22 * MIB
+    assert row_bytes(4096, token_bytes, 1) == 512 * MIB
+    # 4097 tokens take 24 pages of 176, of which the last one holds 49.
+    assert row_bytes(4097, token_bytes, 176) == 24 * 22 * MIB
+    assert longest_row(official) == 22800
+
+
+def test_tensor_parallel_ranks_share_the_kv_heads(official: ModelConfig) -> None:
+    whole = kv_token_bytes(official, BF16)
+    assert [kv_token_bytes(official, BF16, n) for n in (1, 2, 4, 8)] == [
+        whole,
+        whole // 2,
+        whole // 4,
+        whole // 8,
+    ]
+
+
+@pytest.mark.parametrize("ranks", [3, 16])
+def test_ranks_that_do_not_divide_the_kv_heads(official: ModelConfig, ranks: int) -> None:
+    with pytest.raises(ConfigError, match="does not divide the model's 8 kv heads") as caught:
+        kv_token_bytes(official, BF16, ranks)
+    assert caught.value.field == "tensor_parallel_size"
+    assert caught.value.value == ranks
+    assert "1, 2, 4, 8" in caught.value.remedy
+
+
+def test_half_a_gibibyte_holds_two_rows_on_four_ranks_only(official: ModelConfig) -> None:
+    """The documented example budget, for a 1024x1024 request of about 4,600 tokens."""
+    budget = 512 * MIB
+    needed = {
+        ranks: 2 * row_bytes(4600, kv_token_bytes(official, BF16, ranks), 176)
+        for ranks in (1, 2, 4)
+    }
+    assert needed[1] > budget
+    assert needed[2] > budget
+    assert needed[4] <= budget
+
+
+@given(st.integers(0, 100_000), st.integers(1, 2048))
+def test_pages_hold_the_row_and_waste_less_than_one(tokens: int, page_size: int) -> None:
+    pages = num_pages(tokens, page_size)
+    assert 0 <= pages * page_size - tokens < page_size
+
+
+def test_geometry_agrees_with_the_model(official: ModelConfig) -> None:
+    geometry = KVGeometry(
+        num_layers=32, num_kv_heads=8, head_dim=128, dtype_bytes=BF16, page_size=176
+    )
+    assert geometry.token_bytes == kv_token_bytes(official, BF16)
+    assert geometry.page_bytes == 22 * MIB
+    assert [geometry.num_pages(n) for n in (1, 176, 177)] == [1, 1, 2]
+
+
+def pool(
+    model: ModelConfig,
+    *,
+    max_num_seqs: int = 1,
+    max_rows: int = 2,
+    free_bytes: int = 1 << 50,
+    utilization: float = 0.9,
+    page_size: int = 176,
+) -> int:
+    return automatic_pool_bytes(
+        model,
+        max_num_seqs=max_num_seqs,
+        max_rows=max_rows,
+        free_bytes=free_bytes,
+        utilization=utilization,
+        dtype_bytes=BF16,
+        page_size=page_size,
+    )
+
+
+def test_automatic_pool_holds_the_longest_rows_in_whole_pages(official: ModelConfig) -> None:
+    # 22,800 tokens take 130 pages of 176.
+    assert pool(official) == 2 * 130 * 22 * MIB
+    assert pool(official, max_num_seqs=3, max_rows=1) == 3 * 130 * 22 * MIB
+
+
+def test_automatic_pool_is_capped_by_the_utilised_share(official: ModelConfig) -> None:
+    # Half of 3 GiB is 69.8 pages.
+    assert pool(official, free_bytes=3 * GIB, utilization=0.5) == 69 * 22 * MIB
+
+
+@pytest.mark.parametrize("free_bytes", [-5, 0, 22 * MIB])
+def test_automatic_pool_without_room_for_a_page_is_empty(
+    official: ModelConfig, free_bytes: int
+) -> None:
+    assert pool(official, free_bytes=free_bytes) == 0
+
+
+@given(
+    max_num_seqs=st.integers(1, 8),
+    max_rows=st.integers(1, 4),
+    free_bytes=st.integers(0, 1 << 42),
+    utilization=st.floats(0.01, 1.0),
+    page_size=st.integers(1, 30_000),
+)
+def test_automatic_pool_never_exceeds_either_bound(
+    max_num_seqs: int, max_rows: int, free_bytes: int, utilization: float, page_size: int
+) -> None:
+    raw = json.loads(Path(__file__).with_name("official_config.json").read_text())
+    model = parse_model_config(raw)
+    got = pool(
+        model,
+        max_num_seqs=max_num_seqs,
+        max_rows=max_rows,
+        free_bytes=free_bytes,
+        utilization=utilization,
+        page_size=page_size,
+    )
+    page = page_bytes(kv_token_bytes(model, BF16), page_size)
+    wanted = max_num_seqs * max_rows * num_pages(22800, page_size) * page
+    assert got % page == 0
+    assert got <= wanted
+    assert got <= free_bytes * utilization
+    # It is as large as the bounds let it be.
+    assert got == wanted or got + page > free_bytes * utilization - 1
+
+
+def test_weights_of_the_golden_checkpoint_against_its_files(
+    checkpoint: Path, model: ModelConfig
+) -> None:
+    """The files store bfloat16 with a float32 router, VAE included."""
+    files, specs = CheckpointFiles.open(checkpoint), expected_tensors(model)
+    stored = sum(
+        entry.num_bytes
+        for name, entry in files.tensors.items()
+        if name in specs and specs[name].needed_for_t2i
+    )
+    assert weight_bytes(model, BF16, vae_dtype_bytes=BF16) == stored
+
+
+def test_weights_of_the_official_model(official: ModelConfig) -> None:
+    parts = weight_bytes_by_part(official, BF16)
+    router = 32 * 64 * 4096
+    layers = 79_868_207_104
+    assert sum(parts[part] for part in LAYER_PARTS) == (layers - router) * BF16 + router * F32
+    assert parts["vae_decoder"] == 871_332_483 * F32
+    assert not {"vae_encoder", "text_head"} & set(parts)
+    assert weight_bytes(official, BF16) == sum(parts.values())
+
+
+def test_decoder_estimate_at_1024_lies_in_the_measured_range(official: ModelConfig) -> None:
+    """7 to 8 GiB were measured in bfloat16, weights included."""
+    decode = activation_bytes(
+        official,
+        height=1024,
+        width=1024,
+        prefix_len=200,
+        num_rows=2,
+        dtype_bytes=BF16,
+        vae_dtype_bytes=BF16,
+    ).decode
+    assert 7 * GIB <= decode + 871_332_483 * BF16 <= 8 * GIB
+
+
+def test_denoise_estimate_by_hand(official: ModelConfig) -> None:
+    """One row of 1 special, 99 prefix and 4096 image tokens; the experts dominate."""
+    estimate = activation_bytes(
+        official, height=1024, width=1024, prefix_len=99, num_rows=1, dtype_bytes=BF16
+    )
+    tokens = 99 + 1 + 4096
+    residual = 2 * tokens * 4096 * BF16
+    experts = 2 * tokens * 64 * F32 + tokens * 8 * (2 * 4096 + 3 * 3072) * BF16
+    assert estimate.denoise == residual + experts
+    assert estimate.peak == max(estimate.denoise, estimate.decode)
+
+
+def test_denoise_estimate_by_hand_where_attention_dominates(official: ModelConfig) -> None:
+    few_experts = replace(official, moe_topk=(1,) * 32)
+    estimate = activation_bytes(
+        few_experts, height=512, width=2048, prefix_len=99, num_rows=2, dtype_bytes=BF16
+    )
+    tokens = 2 * (99 + 1 + 4096)
+    attention = tokens * ((6144 + 4096) * BF16 + 3 * 4096 * F32)
+    assert estimate.denoise == 2 * tokens * 4096 * BF16 + attention
+
+
+def test_denoise_estimate_by_hand_where_the_image_blocks_dominate(official: ModelConfig) -> None:
+    small = replace(
+        official, moe_topk=(1,) * 32, num_attention_heads=8, num_key_value_heads=2, hidden_size=8192
+    )
+    estimate = activation_bytes(
+        small, height=1024, width=1024, prefix_len=0, num_rows=1, dtype_bytes=BF16
+    )
+    assert estimate.denoise == 2 * 4097 * 8192 * BF16 + 3 * 4096 * 8192 * F32
+
+
+def test_decoder_estimate_takes_the_largest_level(model: ModelConfig) -> None:
+    """Golden shape: equal widths, so the last upsampling is the largest: 4 frames of 256x320."""
+    estimate = activation_bytes(
+        model, height=256, width=320, prefix_len=20, num_rows=2, dtype_bytes=F32
+    )
+    assert estimate.decode == 6 * (32 * 4 * 256 * 320) * F32

@@ -1,0 +1,210 @@
+"""The tensor table against the golden checkpoints, and against the official model's sizes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kit.errors import CheckpointError
+from kit.modelspec.config import ModelConfig, load_model_config, parse_model_config
+from kit.modelspec.files import CheckpointFiles, TensorEntry
+from kit.modelspec.tensors import LAYER_PARTS, check_tensors, expected_tensors
+
+VISION = ("vision_model.", "vision_aligner.")
+WTE = "model.wte.weight"
+
+
+@pytest.fixture(scope="module")
+def official() -> ModelConfig:
+    """The released base model's dimensions."""
+    raw = json.loads(Path(__file__).with_name("official_config.json").read_text())
+    return parse_model_config(raw)
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Path) -> ModelConfig:
+    return load_model_config(checkpoint)
+
+
+@pytest.fixture(scope="module")
+def files(checkpoint: Path) -> CheckpointFiles:
+    return CheckpointFiles.open(checkpoint)
+
+
+def parameter_counts(model: ModelConfig) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for spec in expected_tensors(model).values():
+        counts[spec.part] += math.prod(spec.shape)
+    return counts
+
+
+def shapes(files: CheckpointFiles) -> dict[str, tuple[int, ...]]:
+    return {n: e.shape for n, e in files.tensors.items() if not n.startswith(VISION)}
+
+
+def without(files: CheckpointFiles, *prefixes: str) -> CheckpointFiles:
+    kept = {n: e for n, e in files.tensors.items() if not n.startswith(prefixes)}
+    return replace(files, tensors=kept)
+
+
+def with_entry(files: CheckpointFiles, entry: TensorEntry) -> CheckpointFiles:
+    return replace(files, tensors={**files.tensors, entry.name: entry})
+
+
+def refusal(files: CheckpointFiles, model: ModelConfig) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        check_tensors(files, model)
+    return str(caught.value)
+
+
+def test_table_is_exactly_the_golden_checkpoint(files: CheckpointFiles, model: ModelConfig) -> None:
+    expected = {name: spec.shape for name, spec in expected_tensors(model).items()}
+    assert expected == shapes(files)
+    check_tensors(files, model)
+
+
+def test_table_is_exactly_the_distilled_checkpoint(distil_checkpoint: Path) -> None:
+    files, model = CheckpointFiles.open(distil_checkpoint), load_model_config(distil_checkpoint)
+    expected = {name: spec.shape for name, spec in expected_tensors(model).items()}
+    assert expected == shapes(files)
+    assert {"guidance_emb.mlp.0.weight", "timestep_r_emb.mlp.2.bias"} <= set(expected)
+    check_tensors(files, model)
+
+
+def test_parameter_counts_of_the_official_model(official: ModelConfig) -> None:
+    """Counts that the official classes give at full size."""
+    counts = parameter_counts(official)
+    assert sum(counts[part] for part in LAYER_PARTS) == 79_868_207_104
+    assert counts["embedding"] == 545_259_520
+    assert counts["text_head"] == 545_259_520 + official.hidden_size  # lm_head and ln_f
+    assert counts["patch_embed"] == 226_819_072
+    assert counts["final_layer"] == 60_081_184
+    assert counts["timestep_embedders"] == 3 * 17_833_984
+    assert counts["vae_encoder"] == 389_342_464
+    assert counts["vae_decoder"] == 871_332_483
+    vision = 427_888_064 + 21_504_000
+    assert sum(counts.values()) + vision == 83_009_199_459
+
+
+def test_distilled_variant_has_two_embedders_more(official: ModelConfig) -> None:
+    distilled = replace(official, cfg_distilled=True, use_meanflow=True)
+    counts, more = parameter_counts(official), parameter_counts(distilled)
+    assert sum(more.values()) - sum(counts.values()) == 35_667_968
+    assert more["timestep_embedders"] == 5 * 17_833_984
+
+
+def test_one_layer_and_one_expert_of_the_official_model(official: ModelConfig) -> None:
+    specs = expected_tensors(official)
+    layer = [s for n, s in specs.items() if n.startswith("model.layers.31.")]
+    expert = [s for n, s in specs.items() if n.startswith("model.layers.31.mlp.experts.63.")]
+    assert sum(math.prod(spec.shape) for spec in layer) == 2_495_881_472
+    assert sum(math.prod(spec.shape) for spec in expert) == 37_748_736
+
+
+def test_layers_may_differ_in_their_experts(model: ModelConfig) -> None:
+    varied = replace(
+        model, num_experts=(2, 4, 6), moe_intermediate_size=(8, 16, 24), num_shared_expert=(1, 2, 3)
+    )
+    specs = expected_tensors(varied)
+    hidden = model.hidden_size
+    assert specs["model.layers.2.mlp.gate.wg.weight"].shape == (6, hidden)
+    assert "model.layers.2.mlp.experts.5.down_proj.weight" in specs
+    assert "model.layers.0.mlp.experts.2.down_proj.weight" not in specs
+    assert specs["model.layers.1.mlp.experts.3.gate_and_up_proj.weight"].shape == (32, hidden)
+    assert specs["model.layers.2.mlp.shared_mlp.down_proj.weight"].shape == (hidden, 72)
+
+
+def test_equal_widths_need_no_skip_connection(model: ModelConfig) -> None:
+    specs = expected_tensors(replace(model, patch_embed_hidden_dim=model.hidden_size))
+    assert not [name for name in specs if "skip_connection" in name]
+
+
+def test_vae_shortcut_where_a_level_changes_width_by_itself(model: ModelConfig) -> None:
+    vae = replace(model.vae, block_out_channels=(32, 64, 96), ffactor_spatial=2, ffactor_temporal=1)
+    specs = expected_tensors(replace(model, vae=vae))
+    shortcuts = {n: s.shape for n, s in specs.items() if n.endswith("nin_shortcut.weight")}
+    # Only the step between the outer levels resamples, and a resampling changes the width itself.
+    assert shortcuts == {
+        "vae.encoder.down.2.block.0.nin_shortcut.weight": (96, 64, 1, 1, 1),
+        "vae.decoder.up.2.block.0.nin_shortcut.weight": (32, 64, 1, 1, 1),
+    }
+
+
+@pytest.mark.parametrize(
+    "prefixes", [("vae.encoder.",), ("lm_head.", "model.ln_f."), VISION, ("vision_model.head.",)]
+)
+def test_text_to_image_does_without(
+    files: CheckpointFiles, model: ModelConfig, prefixes: tuple[str, ...]
+) -> None:
+    fewer = without(files, *prefixes)
+    assert len(fewer.tensors) < len(files.tensors)
+    check_tensors(fewer, model)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        WTE,
+        "model.layers.2.mlp.experts.7.down_proj.weight",
+        "model.layers.0.mlp.gate.wg.weight",
+        "time_embed_2.mlp.0.bias",
+        "vae.decoder.conv_out.bias",
+    ],
+)
+def test_missing_tensor_is_named(files: CheckpointFiles, model: ModelConfig, name: str) -> None:
+    shape = list(files.tensors[name].shape)
+    assert f"{name} is missing, {shape} wanted" in refusal(without(files, name), model)
+
+
+def test_base_checkpoint_with_a_distilled_config(
+    files: CheckpointFiles, model: ModelConfig
+) -> None:
+    message = refusal(files, replace(model, cfg_distilled=True, use_meanflow=True))
+    assert "8 problems:" in message
+    assert "guidance_emb.mlp.0.weight is missing" in message
+
+
+def test_distilled_checkpoint_with_a_base_config(distil_checkpoint: Path) -> None:
+    files, model = CheckpointFiles.open(distil_checkpoint), load_model_config(distil_checkpoint)
+    message = refusal(files, replace(model, cfg_distilled=False))
+    assert "guidance_emb.mlp.0.bias [64] is unexpected" in message
+
+
+@pytest.mark.parametrize("name", [WTE, "vae.encoder.conv_in.weight"])
+def test_wrong_shape_is_named_with_both_shapes(
+    files: CheckpointFiles, model: ModelConfig, name: str
+) -> None:
+    entry = files.tensors[name]
+    turned = with_entry(files, replace(entry, shape=entry.shape[::-1]))
+    message = refusal(turned, model)
+    assert "1 problem:" in message
+    assert f"{name} has shape {list(entry.shape[::-1])}, {list(entry.shape)} wanted" in message
+
+
+def test_quantised_weights_are_refused(files: CheckpointFiles, model: ModelConfig) -> None:
+    quantised = with_entry(files, replace(files.tensors[WTE], dtype="F8_E4M3"))
+    message = refusal(quantised, model)
+    assert f"{WTE} is stored as F8_E4M3, one of F32, BF16, F16 wanted" in message
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+def test_any_plain_float_is_loadable(
+    files: CheckpointFiles, model: ModelConfig, dtype: str
+) -> None:
+    check_tensors(with_entry(files, replace(files.tensors[WTE], dtype=dtype)), model)
+
+
+def test_vision_shapes_are_not_checked(files: CheckpointFiles, model: ModelConfig) -> None:
+    name = "vision_model.post_layernorm.bias"
+    check_tensors(with_entry(files, replace(files.tensors[name], shape=(7,))), model)
+
+
+def test_unexpected_tensor_is_named(files: CheckpointFiles, model: ModelConfig) -> None:
+    stranger = replace(files.tensors[WTE], name="model.layers.3.input_layernorm.weight")
+    message = refusal(with_entry(files, stranger), model)
+    assert "model.layers.3.input_layernorm.weight [512, 64] is unexpected" in message
