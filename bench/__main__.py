@@ -58,7 +58,7 @@ def _list(registry: Registry) -> int:
 def _run(options: argparse.Namespace, command: tuple[str, ...], registry: Registry) -> int:
     registry.check_name(options.name)
     environment = capture()
-    time = environment.timestamp.replace("-", "").replace(":", "")
+    time = environment.system.timestamp.replace("-", "").replace(":", "")
     path = options.out or Path("out", "bench", f"{options.name}-{time}.json")
     make_room(path)
     record = run(Context(options.name, command, environment, options.repeats), registry)

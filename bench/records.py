@@ -18,8 +18,9 @@ from typing import Final, Literal, Self
 from pydantic import JsonValue, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
-from bench.environment import STRICT, Environment
+from bench.environment import Environment
 from kit.errors import KitError
+from kit.telemetry.environment import STRICT
 
 SCHEMA_VERSION: Final = 1
 

@@ -1,8 +1,8 @@
 """The public Python API: load_config, ImageEngine, GenerationRequest, SamplingParams.
 
-    config = load_config("path/to/checkpoint", "hunyuan_image3_paged.yaml")
-    with ImageEngine(Path("path/to/checkpoint"), config) as engine:
-        result = engine.generate(GenerationRequest("a red vase"), on_step=print)
+config = load_config("path/to/checkpoint", "hunyuan_image3_paged.yaml")
+with ImageEngine(Path("path/to/checkpoint"), config) as engine:
+    result = engine.generate(GenerationRequest("a red vase"), on_step=print)
 """
 
 from __future__ import annotations

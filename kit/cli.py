@@ -247,9 +247,7 @@ def _config(args: argparse.Namespace) -> int:
 def _print_config(config: DeployConfig) -> int:
     from kit.config.show import describe
 
-    print(describe(config))
-    for warning in config.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+    print(describe(config), end="")
     return 0
 
 

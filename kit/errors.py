@@ -31,7 +31,7 @@ class ConfigError(KitError):
 
 
 class CheckpointError(KitError):
-    """The checkpoint folder is incomplete, damaged or of another shape than its config.json says."""
+    """The checkpoint folder is incomplete, damaged or not what its config.json says."""
 
     exit_code = 2
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from golden_cases import GOLDEN, PACKAGE
 
+
 @pytest.fixture(scope="session")
 def checkpoint() -> Path:
     """The random-weight checkpoint of the official format that ships with the kit."""

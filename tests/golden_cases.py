@@ -35,7 +35,5 @@ def load_case(name: str) -> GoldenCase:
     for folder in (GOLDEN, PACKAGE / "doctor" / "golden"):
         path = folder / f"case_{name}.json"
         if path.exists():
-            return GoldenCase(
-                name, json.loads(path.read_text()), path.with_suffix(".safetensors")
-            )
+            return GoldenCase(name, json.loads(path.read_text()), path.with_suffix(".safetensors"))
     raise FileNotFoundError(name)

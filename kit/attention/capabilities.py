@@ -93,8 +93,8 @@ def resolve_page_size(backend: str, platform: str, *, head_dim: int, requested: 
     if not strict or requested < 1 or requested % rule.multiple:
         raise ConfigError(
             "diffusion_kv_page_size",
-            f"{entry.paged_kernel} at head size {head_dim} reads pages of a positive multiple of "
-            f"{rule.multiple} tokens",
+            f"page sizes of {entry.paged_kernel} at head size {head_dim} are the positive "
+            f"multiples of {rule.multiple}",
             value=requested,
             remedy=f"leave it out for {rule.default}",
         )

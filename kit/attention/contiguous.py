@@ -14,6 +14,7 @@ def write_rows(
 ) -> Tensor:
     """Rotate and normalise, write k and v at the plan's positions, return q; see StepKV.write."""
     q, k, v = prepare_qkv(qkv, rotary, norm)
+    # detach: the store outlives any graph that a caller keeps.
     store.keys[layer][:, plan.start : plan.end] = k.detach()
     store.values[layer][:, plan.start : plan.end] = v.detach()
     return q

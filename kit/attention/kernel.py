@@ -1,9 +1,9 @@
 """What a kernel must offer so that a KV backend can drive it.
 
-A kernel is stateless between steps. Before a forward pass it turns the plan into whatever its
-calls want (slot ids, length lists, masks), once for all layers, and returns a StepKV that
-carries them. So a kernel that takes `page_table` and `cache_seqlens`, one that takes host
-lists, and the CPU reference stand behind the same backend.
+A kernel knows no request. Before a forward pass it turns the plan into whatever its calls want
+(slot ids, length lists, masks), once for all layers, and returns a StepKV that carries them. So
+a kernel that takes `page_table` and `cache_seqlens`, one that takes host lists, and the CPU
+reference stand behind the same backend.
 """
 
 from __future__ import annotations
@@ -49,10 +49,14 @@ class PagedKernel(Protocol):
     """Writes keys and values into pages and attends to them through page tables."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What `BackendInfo.kernel` says."""
+        ...
 
     @property
-    def version(self) -> str: ...
+    def version(self) -> str:
+        """What `BackendInfo.version` says."""
+        ...
 
     def step(self, store: PagedStore, tables: PageTables, plan: StepPlan) -> StepKV:
         """Prepare one forward pass over `plan`; the result may be used for many steps."""
@@ -63,10 +67,14 @@ class DenseKernel(Protocol):
     """Writes keys and values into contiguous rows and attends to them."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What `BackendInfo.kernel` says."""
+        ...
 
     @property
-    def version(self) -> str: ...
+    def version(self) -> str:
+        """What `BackendInfo.version` says."""
+        ...
 
     def step(self, store: DenseStore, plan: StepPlan) -> StepKV:
         """Prepare one forward pass over `plan`; the result may be used for many steps."""

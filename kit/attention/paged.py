@@ -106,7 +106,8 @@ def check_allocation(
         problem = f"page {foreign[0]} is not in the pool, which has {store.num_pages} pages"
     elif len(set(pages)) != len(pages):
         twice = next(page for page in pages if pages.count(page) > 1)
-        problem = f"page {twice} appears more than once in page_tables {tables}"
+        rows = [row for row, table in enumerate(tables) if twice in table]
+        problem = f"page {twice} appears more than once in page_tables, in rows {rows}"
     if problem:
         raise KVCacheError(
             f"allocation of request {allocation.request_id} "

@@ -94,12 +94,15 @@ def attend(
 
     Query head h reads kv head h // (H / K).
     """
-    out = torch.empty_like(q)
+    out = q.new_empty(q.shape)
     lengths = [entry.segment.end - entry.segment.start for entry in tiled]
-    pieces = zip(tiled, q.split(lengths, dim=1), out.split(lengths, dim=1), strict=True)
+    pieces = zip(
+        tiled, torch.split(q, lengths, dim=1), torch.split(out, lengths, dim=1), strict=True
+    )
     for entry, q_piece, out_piece in pieces:
         result = _attend_segment(q_piece, entry.tiles, load, num_kv_heads, workspace)
-        out_piece.unflatten(2, (num_kv_heads, -1)).copy_(result.transpose(1, 2))
+        result = result.transpose(1, 2)  # [B, T, K, G, D]
+        out_piece.view(result.shape).copy_(result)
     return out
 
 
@@ -116,7 +119,7 @@ def _attend_segment(
     # The softmax is taken in base 2, which saves time: exp(x) = exp2(x * log2 e).
     scale = math.log2(math.e) / math.sqrt(D)
     queries = workspace.take("queries", B, K, T, G, D)
-    queries.copy_(q.unflatten(2, (K, G)).transpose(1, 2)).mul_(scale)
+    queries.copy_(q.reshape(B, T, K, G, D).transpose(1, 2)).mul_(scale)
     queries = queries.view(B * K, T * G, D)
     result = workspace.take("result", *queries.shape).zero_()
     total = queries.new_zeros(B * K, T * G, 1)
@@ -128,7 +131,7 @@ def _attend_segment(
         scores = workspace.take("scores", *seeing.shape[:2], tile.stop - tile.start)
         torch.bmm(seeing, keys.transpose(1, 2), out=scores)
         if tile.hidden is not None:
-            masked = scores.unflatten(1, (-1, G))[:, : len(tile.hidden)]
+            masked = scores.view(B * K, -1, G, scores.shape[-1])[:, : len(tile.hidden)]
             masked.masked_fill_(tile.hidden[:, None], -math.inf)
         before = largest[:, rows]
         after = torch.maximum(before, scores.amax(-1, keepdim=True))

@@ -48,6 +48,7 @@ class PagedReferenceStep:
     def write(self, layer: int, qkv: Tensor, rotary: Rotary, norm: QKNorm) -> Tensor:
         """Rotate and normalise, write k and v into their slots, return q; see StepKV.write."""
         q, k, v = prepare_qkv(qkv, rotary, norm)
+        # detach: the pages outlive any graph that a caller keeps.
         for pages, tokens in ((self._store.keys[layer], k), (self._store.values[layer], v)):
             pages.flatten(0, 1).index_copy_(0, self._write_slots, tokens.detach().flatten(0, 1))
         return q

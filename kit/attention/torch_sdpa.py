@@ -16,7 +16,7 @@ class TorchSDPA:
     """A DenseKernel that calls scaled_dot_product_attention once per segment."""
 
     name = "torch_sdpa"
-    version = torch.__version__
+    version = str(torch.__version__)
 
     def step(self, store: DenseStore, plan: StepPlan) -> TorchSDPAStep:
         """Build the masks of the plan's segments once, for all layers."""
@@ -34,6 +34,7 @@ class TorchSDPAStep:
         """Rotate and normalise, write k and v into their rows, return q; see StepKV.write."""
         return write_rows(self._store, self._plan, layer, qkv, rotary, norm)
 
+    @torch.no_grad()
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Run the plan's segments; see StepKV.attend."""
         keys = self._store.keys[layer].transpose(1, 2)  # [B, K, S, D]
@@ -41,8 +42,8 @@ class TorchSDPAStep:
         lengths = [segment.end - segment.start for segment in self._plan.segments]
         out = q.new_empty(q.shape)
         pieces = zip(
-            q.split(lengths, dim=1),
-            out.split(lengths, dim=1),
+            torch.split(q, lengths, dim=1),
+            torch.split(out, lengths, dim=1),
             self._plan.segments,
             self._masks,
             strict=True,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Rgb = tuple[int, int, int]
+
+Floats = NDArray[np.floating[Any]]
+"""float32 in fact; numpy's types cannot follow that through arithmetic."""
 
 COLOURS: dict[str, Rgb] = {
     "red": (214, 38, 42),
@@ -66,20 +69,24 @@ def paint(colour: str) -> Paint:
     return Paint(body, shade, tint, dark, light, bark, stalk, cream, stamen)
 
 
-def lab(rgb: ArrayLike) -> NDArray[np.float32]:
-    """Turn sRGB [..., 3] in 0 to 255 into CIE L*a*b* of the same shape (white point D65).
+def lab(rgb: ArrayLike) -> Floats:
+    """Turn 8-bit sRGB [..., 3] into CIE L*a*b*, float32 of the same shape (white point D65).
 
     Euclidean distance there is CIE 1976 ΔE: 2 is just visible, 100 is black against white.
     """
-    channel = np.asarray(rgb, dtype=np.float32) / 255
-    linear = np.where(channel > 0.04045, ((channel + 0.055) / 1.055) ** 2.4, channel / 12.92)
-    xyz = linear @ _RGB_TO_XYZ
+    xyz = _LINEAR[np.asarray(rgb, dtype=np.uint8)] @ _RGB_TO_XYZ
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     x, y, z = f[..., 0], f[..., 1], f[..., 2]
-    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1).astype(np.float32)
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)
 
 
-# IEC 61966-2-1, columns divided by the white point; transposed for row vectors.
+# sRGB to linear light (IEC 61966-2-1).
+_CHANNEL = np.arange(256, dtype=np.float32) / 255
+_LINEAR = np.where(
+    _CHANNEL > 0.04045, ((_CHANNEL + 0.055) / 1.055) ** 2.4, _CHANNEL / 12.92
+).astype(np.float32)
+
+# Linear sRGB to XYZ, divided by the white point; transposed for row vectors.
 _RGB_TO_XYZ = (
     np.array(
         [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]],

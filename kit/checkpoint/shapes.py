@@ -6,16 +6,17 @@ cut to the silhouette's bounding box, so a fish is wider than tall.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
-from kit.checkpoint.palette import Paint
+from kit.checkpoint.palette import Floats, Paint
 
 SIDE_STEP = 4
 """Sides are multiples of this many pixels, so that few maps are ever drawn."""
@@ -31,17 +32,19 @@ Point = tuple[float, float]
 class Silhouette(NamedTuple):
     """One kind at one size; h and w are those of its bounding box, at most the side."""
 
-    coverage: NDArray[np.float32]
-    """[h, w, R]: the share of each pixel that each field of Paint covers."""
-    alpha: NDArray[np.float32]
-    """[h, w]: the sum over R."""
-    body: NDArray[np.float32]
-    """[h, w]: the share that material shows on: body, shade and tint."""
-    depth: NDArray[np.float32]
+    roles: tuple[int, ...]
+    """The fields of Paint that the kind uses, by their place; R of them."""
+    coverage: Floats
+    """[R, h, w]: the share of each pixel that each role covers."""
+    body: Floats
+    """[h, w]: the share that shows the material: body, shade and tint."""
+    alpha: Floats
+    """[h, w]: the share that is covered at all."""
+    depth: Floats
     """[h, w]: 0 at the edge, 1 well inside."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def silhouette(kind: str, side: int) -> Silhouette:
     """Draw one of KINDS in a square of `side` pixels, a multiple of SIDE_STEP."""
     sketch = Sketch(side)
@@ -49,10 +52,10 @@ def silhouette(kind: str, side: int) -> Silhouette:
     return sketch.finish()
 
 
-@lru_cache(maxsize=None)
+@cache
 def extent(kind: str, side: int) -> tuple[int, int]:
     """Return the height and width of the silhouette's bounding box, in pixels."""
-    height, width = silhouette(kind, side).alpha.shape
+    height, width = silhouette(kind, side).depth.shape
     return height, width
 
 
@@ -83,39 +86,47 @@ class Sketch:
 
     def stroke(self, role: str, points: Sequence[Point], width: float) -> None:
         """Draw a line of round ends through the points."""
-        for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+        for (x0, y0), (x1, y1) in itertools.pairwise(points):
             length = math.hypot(x1 - x0, y1 - y0) or 1.0
             dx, dy = (y0 - y1) / length * width / 2, (x1 - x0) / length * width / 2
             self.polygon(
-                role, [(x0 + dx, y0 + dy), (x1 + dx, y1 + dy), (x1 - dx, y1 - dy), (x0 - dx, y0 - dy)]
+                role,
+                [(x0 + dx, y0 + dy), (x1 + dx, y1 + dy), (x1 - dx, y1 - dy), (x0 - dx, y0 - dy)],
             )
         for x, y in points:
             self.disc(role, x, y, width / 2)
 
     def finish(self) -> Silhouette:
         """Box-reduce to the final size and cut to the bounding box."""
-        indices = np.asarray(self._image).reshape(
-            self._side, _OVERSAMPLING, self._side, _OVERSAMPLING
-        )
-        coverage = np.stack(
-            [(indices == role).mean(axis=(1, 3), dtype=np.float32) for role in _ROLES.values()],
-            axis=-1,
-        )
-        alpha = coverage.sum(-1)
+        indices = np.asarray(self._image)
+        fields = [at for at, role in enumerate(_ROLES.values()) if (indices == role).any()]
+        shares = np.stack([_box_reduce(indices == at + 1) for at in fields])
+        alpha = _box_reduce(indices > _NOTHING)
         rows, columns = np.flatnonzero(alpha.any(1)), np.flatnonzero(alpha.any(0))
         cut = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-        coverage, alpha = np.ascontiguousarray(coverage[cut]), np.ascontiguousarray(alpha[cut])
-        body = coverage[..., [list(_ROLES).index(role) for role in _BODY_ROLES]].sum(-1)
-        return Silhouette(coverage, alpha, body, _depth(alpha, self._side))
+        body = [at for at, field in enumerate(fields) if Paint._fields[field] in _BODY_ROLES]
+        return Silhouette(
+            roles=tuple(fields),
+            coverage=np.ascontiguousarray(shares[:, *cut]),
+            body=np.ascontiguousarray(shares[body].sum(0)[cut]),
+            alpha=np.ascontiguousarray(alpha[cut]),
+            depth=_depth(alpha[cut], self._side),
+        )
 
 
-def _depth(alpha: NDArray[np.float32], side: int) -> NDArray[np.float32]:
+def _box_reduce(mask: NDArray[np.bool_]) -> Floats:
+    reduced = Image.fromarray(mask.astype(np.uint8) * 255).reduce(_OVERSAMPLING)
+    return np.asarray(reduced, dtype=np.float32) / 255
+
+
+def _depth(alpha: Floats, side: int) -> Floats:
     radius = side / 18
     pad = math.ceil(3 * radius)
     padded = Image.fromarray((np.pad(alpha, pad) * 255).astype(np.uint8))
-    blurred = np.asarray(padded.filter(ImageFilter.GaussianBlur(radius)), dtype=np.float32) / 255
-    # A straight edge blurs to 0.5.
-    return np.clip(blurred[pad:-pad, pad:-pad] * 2 - 1, 0, 1)
+    blurred = np.asarray(padded.filter(ImageFilter.GaussianBlur(radius)), dtype=np.float32)
+    # A straight edge blurs to one half.
+    depth: Floats = np.clip(blurred[pad:-pad, pad:-pad] / 127.5 - 1, 0, 1)
+    return depth
 
 
 def _arc(x: float, y: float, rx: float, ry: float, start: float, stop: float) -> list[Point]:
@@ -177,9 +188,9 @@ def _moon(s: Sketch) -> None:
 
 
 def _vase(s: Sketch) -> None:
-    profile = [(0.32, 0.05), (0.385, 0.14), (0.4, 0.24), (0.26, 0.38), (0.185, 0.56), (0.24, 0.8)]
-    s.polygon("body", _mirrored(_open_smooth([*profile, (0.33, 0.97)])))
-    s.disc("body", 0.5, 0.97, 0.17, 0.03)
+    profile = [(0.32, 0.05), (0.385, 0.14), (0.4, 0.24), (0.26, 0.38), (0.185, 0.56), (0.24, 0.79)]
+    s.polygon("body", _mirrored(_open_smooth([*profile, (0.35, 0.96)])))
+    s.disc("body", 0.5, 0.96, 0.15, 0.035)
     s.disc("tint", 0.5, 0.055, 0.18, 0.045)
     s.disc("shade", 0.5, 0.06, 0.14, 0.028)
 
@@ -248,13 +259,14 @@ def _fish(s: Sketch) -> None:
 
 def _butterfly(s: Sketch) -> None:
     for mirror in (1, -1):
+
         def x(value: float, mirror: int = mirror) -> float:
             return 0.5 + mirror * value
 
         s.curve("body", [(x(0.0), 0.46), (x(0.16), 0.2), (x(0.4), 0.06), (x(0.49), 0.2),
                          (x(0.42), 0.42), (x(0.2), 0.54), (x(0.0), 0.52)])  # fmt: skip
-        s.curve("shade", [(x(0.0), 0.52), (x(0.22), 0.53), (x(0.38), 0.66), (x(0.34), 0.88),
-                          (x(0.18), 0.86), (x(0.03), 0.64)])  # fmt: skip
+        s.curve("tint", [(x(0.0), 0.52), (x(0.22), 0.53), (x(0.38), 0.66), (x(0.34), 0.88),
+                         (x(0.18), 0.86), (x(0.03), 0.64)])  # fmt: skip
         s.disc("light", x(0.33), 0.25, 0.06)
         s.stroke("dark", [(x(0.0), 0.32), (x(0.09), 0.14)], 0.025)
     s.disc("dark", 0.5, 0.53, 0.045, 0.24)
@@ -262,8 +274,8 @@ def _butterfly(s: Sketch) -> None:
 
 def _boat(s: Sketch) -> None:
     s.box("dark", 0.46, 0.0, 0.51, 0.78)
-    s.polygon("body", [(0.51, 0.03), (0.51, 0.66), (0.92, 0.66)])
-    s.polygon("tint", [(0.46, 0.16), (0.46, 0.66), (0.12, 0.66)])
+    s.polygon("body", [(0.51, 0.03), (0.51, 0.69), (0.92, 0.69)])
+    s.polygon("tint", [(0.46, 0.16), (0.46, 0.69), (0.12, 0.69)])
     s.polygon("body", [(0.0, 0.74), (1.0, 0.74), (0.82, 1.0), (0.18, 1.0)])
     s.box("shade", 0.0, 0.72, 1.0, 0.77)
 

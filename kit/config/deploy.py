@@ -206,6 +206,20 @@ def leaf_fields() -> Iterator[tuple[str, FieldInfo]]:
             yield name, info
 
 
+def leaf_values(config: DeployConfig) -> Iterator[tuple[str, object]]:
+    """Yield the dotted name and the value of every setting, in the order of the schema."""
+    for name, _ in leaf_fields():
+        yield name, value_of(config, name)
+
+
+def value_of(config: DeployConfig, dotted: str) -> object:
+    """Return the value of a dotted field."""
+    value: object = config
+    for name in dotted.split("."):
+        value = getattr(value, name)
+    return value
+
+
 def shown(dotted: str) -> str:
     """Return a dotted field as an operator finds it in a deploy file."""
     return f"stages[0]{dotted.removeprefix('stage')}" if dotted.startswith("stage.") else dotted

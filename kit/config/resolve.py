@@ -126,7 +126,9 @@ def _nested(settings: Settings) -> dict[str, object]:
 def _config_error(details: ErrorDetails, settings: Settings) -> ConfigError:
     dotted = ".".join(str(part) for part in details["loc"])
     setting = settings[dotted]
-    reason, remedy = _EXPECTATIONS[details["type"]]
+    # Anything else, such as an integer beyond 64 bits, has a message of pydantic's own.
+    unexpected = (f"cannot be used: {details['msg']}", "correct the value")
+    reason, remedy = _EXPECTATIONS.get(details["type"], unexpected)
     return ConfigError(
         shown(dotted),
         reason,

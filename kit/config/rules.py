@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kit.config.deploy import BASE_SOURCE, DeployConfig, shown
+from kit.config.deploy import BASE_SOURCE, DeployConfig, shown, value_of
 from kit.errors import ConfigError
 
 OFFLOAD_FIELDS = (
@@ -51,14 +51,6 @@ def find_warnings(config: DeployConfig) -> tuple[str, ...]:
                 f"{_set_by(config, dotted)}: has no effect in dense_legacy, which keeps no pages"
             )
     return tuple(found)
-
-
-def value_of(config: DeployConfig, dotted: str) -> object:
-    """Return the value of a dotted field."""
-    value: object = config
-    for name in dotted.split("."):
-        value = getattr(value, name)
-    return value
 
 
 def _check_paged(config: DeployConfig) -> None:
@@ -167,8 +159,8 @@ def _check_devices(config: DeployConfig) -> None:
         raise _refusal(
             config,
             "stage.devices",
-            f"names {len(ids)} accelerators, but parallel_config makes {parallel.world_size} "
-            f"ranks: tensor {parallel.tensor_parallel_size} (set by {tensor_source}) x sequence "
+            f"number of ids is {len(ids)}, number of ranks is {parallel.world_size}: "
+            f"tensor {parallel.tensor_parallel_size} (set by {tensor_source}) x sequence "
             f"{parallel.sequence_size} x cfg {parallel.cfg_parallel_size} x data "
             f"{parallel.data_parallel_size}",
             f"name {parallel.world_size} in devices, or change parallel_config to match",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from kit.config.deploy import DeployConfig, shown
-from kit.config.rules import OFFLOAD_FIELDS, value_of
+from kit.config.deploy import DeployConfig, shown, value_of
+from kit.config.rules import OFFLOAD_FIELDS
 from kit.errors import UnsupportedError
 
 # Field, value that cannot run, reason, what to set.

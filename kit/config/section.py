@@ -96,7 +96,8 @@ class _Reader:
                 continue
             if name in place.groups:
                 group = place.groups[name]
-                for entry in value if name == "stages" else [value]:
+                entries = value if name == "stages" and isinstance(value, list) else [value]
+                for entry in entries:
                     self.read(as_mapping(entry, group.title, self._source), group)
             else:
                 if name == "stage_id":

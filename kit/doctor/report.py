@@ -13,18 +13,19 @@ import torch
 
 from kit.attention.capabilities import resolve_page_size
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
+from kit.config.deploy import KVMode
 from kit.doctor.golden import run_golden
 from kit.doctor.segments import check_segments
 from kit.errors import KitError
 from kit.modelspec.config import load_generation_config, load_model_config
 from kit.modelspec.files import CheckpointFiles
-from kit.modelspec.footprint import weight_bytes
+from kit.modelspec.footprint import activation_bytes, weight_bytes
 from kit.modelspec.tensors import check_tensors
 from kit.platforms.cpu import CpuPlatform
 from kit.telemetry.environment import capture_environment
 from kit.tokenizer.tokenizer import Tokenizer
 
-KV_MODES = ("dense_legacy", "paged_scheduler")
+KV_MODES: tuple[KVMode, ...] = ("dense_legacy", "paged_scheduler")
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,13 @@ class Report:
 
 def run_doctor(checkpoint: Path) -> Report:
     """Run every check; a check that fails is an answer, not an error."""
-    checks = [_attempt(name, lambda c=check: c(checkpoint)) for name, check in _CHECKS.items()]
+    checks = [_attempt(name, check, checkpoint) for name, check in _CHECKS.items()]
     return Report(str(checkpoint), asdict(capture_environment()), tuple(checks))
 
 
-def _attempt(name: str, check: Callable[[], Check]) -> Check:
+def _attempt(name: str, check: Callable[[Path], Check], checkpoint: Path) -> Check:
     try:
-        return check()
+        return check(checkpoint)
     except KitError as error:
         return Check(name, "failed", str(error), {"error": type(error).__name__})
 
@@ -97,15 +98,26 @@ def _tokenizer(checkpoint: Path) -> Check:
 
 def _room(checkpoint: Path) -> Check:
     model, platform = load_model_config(checkpoint), CpuPlatform()
-    needed = weight_bytes(model, dtype_bytes=4 if platform.default_dtype == "float32" else 2)
+    dtype_bytes = 4 if platform.default_dtype == "float32" else 2
+    square = model.image_base_size
+    weights = weight_bytes(model, dtype_bytes)
+    working = activation_bytes(
+        model, height=square, width=square, prefix_len=0, num_rows=2, dtype_bytes=dtype_bytes
+    ).peak
     free_memory, free_disk = platform.free_memory_bytes(), shutil.disk_usage(checkpoint).free
     detail = (
-        f"weights take {needed / 2**30:.2f} GiB on one {platform.name} rank, "
+        f"one {platform.name} rank takes {weights / 2**30:.2f} GiB of weights and about "
+        f"{working / 2**30:.2f} GiB to draw {square}x{square}; "
         f"{free_memory / 2**30:.2f} GiB of memory and {free_disk / 2**30:.2f} GiB of disk are free"
     )
-    passed = needed < free_memory
     return _check(
-        "room", passed, detail, weight_bytes=needed, free_memory=free_memory, free_disk=free_disk
+        "room",
+        weights + working < free_memory,
+        detail,
+        weight_bytes=weights,
+        activation_bytes=working,
+        free_memory=free_memory,
+        free_disk=free_disk,
     )
 
 

@@ -11,6 +11,7 @@ from kit.attention.oracle import layout_mask
 from kit.attention.plan import plan_step
 from kit.attention.registry import create_backend
 from kit.attention.rotary import QKNorm, Rotary, rotate_and_norm, split_qkv
+from kit.config.deploy import KVMode
 from kit.kv.allocation import KVAllocation
 from kit.model.rope import rotary_tables
 from kit.modelspec.config import ModelConfig
@@ -38,7 +39,7 @@ class SegmentError:
 
 
 def check_segments(
-    model: ModelConfig, kv_mode: str, page_size: int | None, *, device: str, dtype: torch.dtype
+    model: ModelConfig, kv_mode: KVMode, page_size: int | None, *, device: str, dtype: torch.dtype
 ) -> list[SegmentError]:
     """Write and read one layer with random values at the model's head shape.
 

@@ -69,7 +69,8 @@ class ImageEngine:
         self.config, self.model_path = config, Path(model)
         check_tensors(CheckpointFiles.open(self.model_path), load_model_config(self.model_path))
         self.preprocessor = Preprocessor(self.model_path, config)
-        self._plan = plan_worker(self.model_path, self.preprocessor.model, config)
+        largest = max(self.preprocessor.sizes, key=lambda size: size.height * size.width)
+        self._plan = plan_worker(self.model_path, self.preprocessor.model, largest, config)
         self._scheduler = Scheduler(self._plan.kv, config.stage.max_num_seqs)
         self._executor: InlineExecutor | None = None
         self._pending: dict[str, _Pending] = {}
@@ -186,9 +187,7 @@ class ImageEngine:
                 pending = self._pending[scheduled.request_id]
             self._run(scheduled.request_id, pending, scheduled.allocation)
 
-    def _run(
-        self, request_id: str, pending: _Pending, allocation: KVAllocation | None
-    ) -> None:
+    def _run(self, request_id: str, pending: _Pending, allocation: KVAllocation | None) -> None:
         """Run one scheduled request; its pages are back before its future is done."""
         prepared, started = pending.prepared, time.perf_counter()
         run = RunRequest(

@@ -146,10 +146,9 @@ def _integer(name: str, value: object, low: int, high: int) -> int:
 
 def _number(name: str, value: object, low: float, high: float, *, above: bool = False) -> float:
     """Check a finite number in [low, high], or (low, high] with `above`."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not low <= value <= high or (  # type: ignore[arg-type,operator]
-        above and value == low
-    ):
-        interval = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
-        raise InvalidRequestError(f"{name}: got {value!r}, expected a number {interval}", param=name)
-    return float(value)  # type: ignore[arg-type]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = float(value) if abs(value) < 1e300 else math.inf  # an int may be too long
+        if (low < number if above else low <= number) and number <= high:
+            return number
+    interval = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
+    raise InvalidRequestError(f"{name}: got {value!r}, expected a number {interval}", param=name)

@@ -7,16 +7,22 @@ from pathlib import Path
 from typing import Literal
 
 from kit.attention.capabilities import resolve_page_size
-from kit.config.deploy import DeployConfig
+from kit.config.deploy import DeployConfig, value_of
 from kit.errors import ConfigError, UnsupportedError
 from kit.kv.geometry import KVGeometry
 from kit.kv.manager import KVCacheManager
 from kit.messages import WorkerConfig, WorkerInfo
 from kit.modelspec.config import ModelConfig
-from kit.modelspec.footprint import automatic_pool_bytes
+from kit.modelspec.footprint import (
+    activation_bytes,
+    automatic_pool_bytes,
+    longest_row,
+    weight_bytes,
+)
 from kit.platforms.base import Platform
 from kit.platforms.cpu import CpuPlatform
 from kit.telemetry.log import get_logger
+from kit.tokenizer.buckets import Bucket
 
 logger = get_logger("engine")
 
@@ -37,14 +43,17 @@ def select_platform(devices: str) -> Platform:
     if devices == "cpu":
         return CpuPlatform()
     raise UnsupportedError(
-        f"devices: got {devices!r}, this version runs on the CPU only; set devices: \"cpu\""
+        f'devices: got {devices!r}, this version runs on the CPU only; set devices: "cpu"'
     )
 
 
-def plan_worker(folder: Path, model: ModelConfig, config: DeployConfig) -> StartPlan:
+def plan_worker(
+    folder: Path, model: ModelConfig, largest: Bucket, config: DeployConfig
+) -> StartPlan:
     """Resolve everything that must be known before weights load.
 
-    Raises UnsupportedError (platform, backend) or ConfigError (page size, pool size).
+    `largest` is the largest image that may be asked for. Raises UnsupportedError (platform,
+    backend) or ConfigError (page size, pool size).
     """
     stage = config.stage
     platform = select_platform(stage.devices)
@@ -67,7 +76,8 @@ def plan_worker(folder: Path, model: ModelConfig, config: DeployConfig) -> Start
             page_size=page_size,
         )
         assert stage.diffusion_kv_max_rows_per_request is not None, "checked with the config"
-        num_pages = _pool_pages(model, config, geometry, platform)
+        room = _room_for_pool(model, largest, geometry.dtype_bytes, platform)
+        num_pages = _pool_pages(model, config, geometry, room)
         kv = KVCacheManager(geometry, num_pages, stage.diffusion_kv_max_rows_per_request)
     worker = WorkerConfig(
         model_path=str(folder),
@@ -87,16 +97,26 @@ def log_start(folder: Path, config: DeployConfig, plan: StartPlan, info: WorkerI
         logger.warning("%s", warning)
     logger.info(
         "model %s: dtype %s, device %s, weights %.1f MiB, loaded in %.2f s",
-        folder, info.dtype, info.device, info.weight_bytes / 2**20, info.load_time_s,
+        folder,
+        info.dtype,
+        info.device,
+        info.weight_bytes / 2**20,
+        info.load_time_s,
     )
     logger.info(
         "KV mode %s: resolved backend %s, kernel %s %s",
-        plan.worker.kv_mode, info.backend, info.kernel, info.kernel_version,
+        plan.worker.kv_mode,
+        info.backend,
+        info.kernel,
+        info.kernel_version,
     )
     if plan.kv is not None:
         logger.info(
             "page pool: %d pages of %s tokens, %d bytes per page, pool %d bytes (%s)",
-            plan.worker.num_pages, info.page_size, plan.kv.geometry.page_bytes, info.pool_bytes,
+            plan.worker.num_pages,
+            info.page_size,
+            plan.kv.geometry.page_bytes,
+            info.pool_bytes,
             "kv_cache_memory_bytes" if config.stage.kv_cache_memory_bytes else "automatic size",
         )
 
@@ -105,45 +125,48 @@ def _dtype(config: DeployConfig, platform: Platform) -> str:
     return platform.default_dtype if config.dtype == "auto" else config.dtype
 
 
-def _pool_pages(
-    model: ModelConfig, config: DeployConfig, geometry: KVGeometry, platform: Platform
+def _room_for_pool(
+    model: ModelConfig, largest: Bucket, dtype_bytes: int, platform: Platform
 ) -> int:
+    """Bytes that stay free beside the weights and the working memory of the largest request."""
+    tokens = largest.height * largest.width // model.vae_downsample_factor**2
+    working = activation_bytes(
+        model,
+        height=largest.height,
+        width=largest.width,
+        prefix_len=longest_row(model) - tokens - model.num_special,
+        num_rows=1 if model.cfg_distilled else 2,
+        dtype_bytes=dtype_bytes,
+    )
+    return platform.free_memory_bytes() - weight_bytes(model, dtype_bytes) - working.peak
+
+
+def _pool_pages(model: ModelConfig, config: DeployConfig, geometry: KVGeometry, room: int) -> int:
     """Pages of the pool: the explicit budget, or max_num_seqs x rows x longest sequence."""
-    stage = config.stage
-    given, free = stage.kv_cache_memory_bytes, platform.free_memory_bytes()
-    if given is None:
+    stage, explicit = config.stage, config.stage.kv_cache_memory_bytes
+    if explicit is None:
         assert stage.diffusion_kv_max_rows_per_request is not None, "checked with the config"
+        name = "gpu_memory_utilization"
         given = automatic_pool_bytes(
             model,
             max_num_seqs=stage.max_num_seqs,
             max_rows=stage.diffusion_kv_max_rows_per_request,
-            free_bytes=free,
+            free_bytes=room,
             utilization=stage.gpu_memory_utilization,
             dtype_bytes=geometry.dtype_bytes,
             page_size=geometry.page_size,
         )
-        field, source = "gpu_memory_utilization", config.provenance["stage.gpu_memory_utilization"]
-        value: object = stage.gpu_memory_utilization
-        remedy = "free memory, raise it, or set kv_cache_memory_bytes"
     else:
-        field, source = "kv_cache_memory_bytes", config.provenance["stage.kv_cache_memory_bytes"]
-        value = given
-        remedy = f"set at least {geometry.page_bytes}, one page of {geometry.page_size} tokens"
-        if given > free:
-            raise ConfigError(
-                field,
-                f"the pool would not fit: {free} bytes are free on {platform.name}",
-                value=given,
-                source=source,
-                remedy=f"set at most {free}",
-            )
-    num_pages = given // geometry.page_bytes
-    if num_pages < 1:
-        raise ConfigError(
-            field,
-            f"leaves room for no page: a page takes {geometry.page_bytes} bytes",
-            value=value,
-            source=source,
-            remedy=remedy,
-        )
-    return num_pages
+        name, given = "kv_cache_memory_bytes", explicit
+    dotted = f"stage.{name}"
+    problem = ""
+    if given > room:
+        problem = f"the pool would not fit: beside weights and working memory {room} bytes are free"
+        remedy = f"set at most {max(room, 0)}, or free memory"
+    elif given < geometry.page_bytes:
+        problem = f"there is room for no page of {geometry.page_size} tokens, {given} bytes given"
+        remedy = f"a pool takes at least {geometry.page_bytes} bytes; free memory or raise it"
+    if problem:
+        value, source = value_of(config, dotted), config.provenance[dotted]
+        raise ConfigError(name, problem, value=value, source=source, remedy=remedy)
+    return given // geometry.page_bytes

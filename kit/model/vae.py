@@ -73,7 +73,7 @@ class VAEDecoder(nn.Module):
 
         f is ffactor_spatial; pixel values are around [-1, 1], not clamped.
         """
-        return self.conv_out.last_frame(self._features(latents))[:, :, 0].float()
+        return self.conv_out.last_frame(self._features(latents)).float()
 
     def decode_clip(self, latents: Tensor) -> Tensor:
         """Decode as forward does, all frames: float32 [B, 3, ffactor_temporal, f*h, f*w]."""

@@ -194,15 +194,27 @@ def _vae_config(raw: dict[str, Any]) -> VAEConfig:
     for name in ("downsample_match_channel", "upsample_match_channel"):
         if not section.get(name, True):
             raise UnsupportedError(f"config.json vae.{name}: this kit implements true only")
+    channels = section.get("block_out_channels")
+    spatial, temporal = _integer(section, "ffactor_spatial"), _integer(section, "ffactor_temporal")
+    if any(f < 1 or f & (f - 1) for f in (spatial, temporal)) or temporal > spatial:
+        raise CheckpointError(
+            f"config.json vae: ffactor_spatial {spatial} and ffactor_temporal {temporal} must be "
+            f"powers of two, the temporal one not the larger"
+        )
+    if not isinstance(channels, list) or len(channels) <= spatial.bit_length() - 1:
+        raise CheckpointError(
+            f"config.json vae.block_out_channels: expected more than {spatial.bit_length() - 1} "
+            f"widths for ffactor_spatial {spatial}, got {channels!r}"
+        )
     shift = section.get("shift_factor")
     return VAEConfig(
         in_channels=_integer(section, "in_channels"),
         out_channels=_integer(section, "out_channels"),
         latent_channels=_integer(section, "latent_channels"),
-        block_out_channels=tuple(int(c) for c in section["block_out_channels"]),
+        block_out_channels=tuple(int(c) for c in channels),
         layers_per_block=_integer(section, "layers_per_block"),
-        ffactor_spatial=_integer(section, "ffactor_spatial"),
-        ffactor_temporal=_integer(section, "ffactor_temporal"),
+        ffactor_spatial=spatial,
+        ffactor_temporal=temporal,
         scaling_factor=float(section["scaling_factor"]),
         shift_factor=None if shift is None else float(shift),
     )

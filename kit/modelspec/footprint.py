@@ -16,10 +16,12 @@ from kit.modelspec.tensors import Part, expected_tensors
 
 FLOAT32_BYTES = 4
 
-# Feature maps alive at once in the VAE decoder's largest upsampling: its input's shortcut copy and
-# the convolution's output, both before and after depth-to-space, their sum, one workspace.
-# 6 maps and the weights make 7.6 GiB at 1024x1024 in bfloat16, where 7 to 8 GiB were measured.
-_LIVE_DECODER_MAPS = 6
+# Feature maps alive at once in the VAE decoder's largest upsampling (convolution's output, repeated
+# input, both rearranged, their sum, the next norm): 7.25 by torch's memory profiler on the CPU.
+_LIVE_DECODER_MAPS = 7.5
+
+# Keys per tile of the CPU reference kernel, and six running numbers per query and head.
+_SCORES_PER_HEAD = 128 + 6
 
 
 @dataclass(frozen=True)
@@ -142,43 +144,44 @@ def activation_bytes(
 ) -> ActivationBytes:
     """Estimate the working memory of a request of height x width pixels.
 
-    An estimate, from the largest tensors that live together; allocators and kernels add their own.
-    b bytes per element, T tokens of all rows in the first step, N image tokens of all rows, H
-    hidden, E experts of width I, k chosen per token; q and qkv are the projections' widths:
+    An estimate from the largest tensors that live together; allocators and kernels add their own.
+    b bytes per element, T tokens of all rows in the first step, A query heads, H hidden, E experts,
+    I their width; q and qkv are the projections' widths:
 
-        denoise = residual + max(attention, experts, image)
-        residual    2 T H b                          the stream and its normed copy
-        attention   T (qkv + q) b + 3 T q 4          projection, output; q in float32 while it is
-                                                     rotated and normed (attention.rotary)
-        experts     2 T E 4 + T k (2 H + 3 I) b      router; every token once per chosen expert:
-                                                     input, gate and up, product, output
-        image       3 N H 4                          a block of patch_embed or final_layer,
-                                                     group norms in float32
+        denoise = 4 T H b + max(attention, experts)
 
-        decode  = 6 feature maps of the decoder's largest level
+        4 T H b     embeddings of the row and of its target, the stream, its normed copy
+        attention   T (qkv + 2 q) b + T (3 q + 134 A) 4       projection, query, output; query,
+                                                              result, product and one tile of
+                                                              scores in the float32 of the CPU
+                                                              reference (fused kernels: less)
+        experts     T (2 E + 3 H) 4 + T (3 H + 4 I) b         router; sum, output and weighted
+                                                              output; the layer's own input; a
+                                                              single expert that all tokens chose
 
-    The terms follow the official model's layer and decoder (its MoE with every chosen pair
-    gathered at once, which bounds a loop over experts).
+        decode  = 7.5 feature maps of the decoder's largest level
+
+    Sources: the kit's own model and kernels, which follow the official layer and decoder.
     """
     factor = model.vae_downsample_factor
     grid = (height // factor, width // factor)
-    image_tokens = num_rows * grid[0] * grid[1]
-    tokens = num_rows * (prefix_len + model.num_special) + image_tokens
-    H, q_dim = model.hidden_size, model.num_attention_heads * model.attention_head_dim
-    residual = 2 * tokens * H * dtype_bytes
-    attention = tokens * ((model.qkv_dim + q_dim) * dtype_bytes + 3 * q_dim * FLOAT32_BYTES)
-    experts = max(
-        2 * tokens * num_experts * FLOAT32_BYTES
-        + tokens * topk * (2 * H + 3 * expert_width) * dtype_bytes
-        for num_experts, topk, expert_width in zip(
-            model.num_experts, model.moe_topk, model.moe_intermediate_size, strict=True
-        )
+    T = num_rows * (prefix_len + model.num_special + grid[0] * grid[1])
+    H, A = model.hidden_size, model.num_attention_heads
+    q_dim = A * model.attention_head_dim
+    attention = T * (model.qkv_dim + 2 * q_dim) * dtype_bytes
+    attention += T * (3 * q_dim + _SCORES_PER_HEAD * A) * FLOAT32_BYTES
+    E = max(model.num_experts)
+    # The shared expert is as wide as all its shares together.
+    expert_width = max(
+        width * max(1, shares)
+        for width, shares in zip(model.moe_intermediate_size, model.num_shared_expert, strict=True)
     )
-    image = 3 * image_tokens * H * FLOAT32_BYTES
+    experts = T * (2 * E + 3 * H) * FLOAT32_BYTES
+    experts += T * (3 * H + 4 * expert_width) * dtype_bytes
     largest_map = max(_decoder_map_elements(model, grid))
     return ActivationBytes(
-        denoise=residual + max(attention, experts, image),
-        decode=_LIVE_DECODER_MAPS * largest_map * vae_dtype_bytes,
+        denoise=4 * T * H * dtype_bytes + max(attention, experts),
+        decode=int(_LIVE_DECODER_MAPS * largest_map * vae_dtype_bytes),
     )
 
 

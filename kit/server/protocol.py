@@ -14,9 +14,21 @@ from kit.tokenizer.buckets import parse_size
 # OpenAI chat fields that cannot change an image; a value is accepted and named in `warnings`.
 _NO_EFFECT = frozenset(
     {
-        "frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens",
-        "metadata", "presence_penalty", "safety_identifier", "service_tier", "stop", "store",
-        "temperature", "top_logprobs", "top_p", "user",
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "metadata",
+        "presence_penalty",
+        "safety_identifier",
+        "service_tier",
+        "stop",
+        "store",
+        "temperature",
+        "top_logprobs",
+        "top_p",
+        "user",
     }
 )
 
@@ -84,8 +96,10 @@ def to_generation_request(body: ChatCompletionRequest) -> tuple[GenerationReques
     if body.n not in (None, 1):
         raise InvalidRequestError(f"n: got {body.n}, this version returns one image", param="n")
     if body.stream:
-        raise InvalidRequestError("stream: this version answers when the image is done; leave "
-                                  "it out or send false", param="stream")
+        raise InvalidRequestError(
+            "stream: this version answers when the image is done; leave it out or send false",
+            param="stream",
+        )
     fields, unused = _image_fields(body)
     warnings += [f"{name} has no effect on an image" for name in unused]
     return _build(body.messages, fields), warnings

@@ -27,7 +27,7 @@ logger = get_logger("worker")
 
 
 class ModelRunner:
-    """Loads a checkpoint and turns RunRequests into images."""
+    """Loads a checkpoint and turns RunRequests into images; `backend` owns the keys and values."""
 
     def __init__(self, config: WorkerConfig) -> None:
         """Load everything; raises CheckpointError, UnsupportedError or ConfigError."""
@@ -35,7 +35,7 @@ class ModelRunner:
         folder, device = Path(config.model_path), torch.device(config.device)
         dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
         model_config = load_model_config(folder)
-        self._backend: KVBackend = create_backend(
+        self.backend: KVBackend = create_backend(
             device=device,
             kv_mode=config.kv_mode,
             name=config.attention_backend,
@@ -52,7 +52,7 @@ class ModelRunner:
             for module in (self._model, self._vae)
             for p in module.parameters()
         )
-        info = self._backend.info
+        info = self.backend.info
         self.info = WorkerInfo(
             device=str(device),
             dtype=config.dtype,
@@ -60,7 +60,7 @@ class ModelRunner:
             kernel=info.kernel,
             kernel_version=info.version,
             page_size=info.page_size,
-            pool_bytes=self._backend.pool_bytes,
+            pool_bytes=self.backend.pool_bytes,
             weight_bytes=weight_bytes,
             load_time_s=time.perf_counter() - started,
         )
@@ -73,7 +73,7 @@ class ModelRunner:
         Looks at `is_cancelled` between steps. A request that does not end well has its keys and
         values scrubbed before this returns, so that its pages can be released.
         """
-        kv = self._backend.open(run.rows.layout, run.rows.num_rows, run.allocation)
+        kv = self.backend.open(run.rows.layout, run.rows.num_rows, run.allocation)
         try:
             return self._run(run, kv, on_step, is_cancelled)
         except BaseException:
@@ -98,9 +98,7 @@ class ModelRunner:
             tokens_written.append(tokens)
             self._log_paged_path(kv)
             on_step(
-                StepEvent(
-                    run.request_id, loop.step_index, loop.num_steps, step_times[-1], tokens
-                )
+                StepEvent(run.request_id, loop.step_index, loop.num_steps, step_times[-1], tokens)
             )
         if not bool(torch.isfinite(loop.latents).all()):
             raise WorkerError(
@@ -132,5 +130,8 @@ class ModelRunner:
             logger.info(
                 "paged native path active: %s ran %d paged attention calls in the first step "
                 "(backend %s, page size %s)",
-                info.kernel, kv.num_paged_calls, info.backend, info.page_size,
+                info.kernel,
+                kv.num_paged_calls,
+                info.backend,
+                info.page_size,
             )

@@ -219,5 +219,5 @@ def test_page_work_by_the_command(tmp_path: Path) -> None:
     assert record.equality is not None
     assert record.equality.equal
     assert "pages of 2000 requests" in record.equality.compared
-    assert json.loads(path.read_text())["environment"]["torch"] is not None
+    assert json.loads(path.read_text())["environment"]["system"]["torch"] is not None
     assert {"fresh_1000", "fresh_100000", "refusal_waits"} <= set(record.summary)

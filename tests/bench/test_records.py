@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from bench.environment import Accelerator, Environment, GitState, TorchBuild
+from bench.environment import Environment, GitState
 from bench.records import (
     ConfigValue,
     EqualityCheck,
@@ -29,21 +29,24 @@ from bench.records import (
     save,
     summarise,
 )
+from kit.telemetry.environment import Accelerator, SystemEnvironment, TorchBuild
 
 ENVIRONMENT = Environment(
-    timestamp="2030-01-02T03:04:05Z",
-    git=GitState("0" * 40, dirty=False),
-    python="CPython 3.11.0",
-    os="Linux 6",
-    machine="x86_64",
-    cpu="some",
-    num_cpus=2,
-    num_usable_cpus=2,
-    memory_bytes=1 << 34,
-    thread_variables={"OMP_NUM_THREADS": "1"},
-    torch=TorchBuild("2.13.0", None, None, "AVX2", 1),
-    accelerators=(Accelerator("NVIDIA H200", "580", 143771.0, None, None),),
-    packages={"numpy": "2.0"},
+    SystemEnvironment(
+        timestamp="2030-01-02T03:04:05Z",
+        python="CPython 3.11.0",
+        os="Linux 6",
+        machine="x86_64",
+        cpu="some",
+        num_cpus=2,
+        num_usable_cpus=2,
+        memory_bytes=1 << 34,
+        thread_variables={"OMP_NUM_THREADS": "1"},
+        torch=TorchBuild("2.13.0", None, None, "AVX2", 1),
+        accelerators=(Accelerator("NVIDIA H200", "580", 143771.0, None, None),),
+        packages={"numpy": "2.0"},
+    ),
+    GitState("0" * 40, dirty=False),
 )
 BASELINE = Measurement("dense", ({"step_s": 2.0}, {"step_s": 4.0}, {"step_s": 3.0}))
 CANDIDATE = Measurement(
@@ -193,8 +196,10 @@ def test_failed_record_needs_no_measurement(tmp_path: Path) -> None:
     [
         ((), "colour"),
         (("environment",), "host"),
-        (("environment", "torch"), "colour"),
-        (("environment", "accelerators", 0), "colour"),
+        (("environment", "git"), "branch"),
+        (("environment", "system"), "host"),
+        (("environment", "system", "torch"), "colour"),
+        (("environment", "system", "accelerators", 0), "colour"),
         (("equality",), "colour"),
         (("baseline",), "colour"),
         (("config", "max_num_seqs"), "colour"),

@@ -9,6 +9,7 @@ from kit.config.deploy import (
     SamplingDefaults,
     StageConfig,
     leaf_fields,
+    leaf_values,
     shown,
 )
 
@@ -26,6 +27,13 @@ def test_leaf_fields_are_the_settings_and_nothing_else() -> None:
     assert "stage.parallel_config.ring_degree" in names
     assert "stage.default_sampling_params.seed" in names
     assert not {"provenance", "warnings", "stage", "stage.parallel_config"} & set(names)
+
+
+def test_leaf_values_follow_leaf_fields() -> None:
+    values = list(leaf_values(DeployConfig(dtype="float32")))
+    assert [name for name, _ in values] == [name for name, _ in leaf_fields()]
+    assert values[1] == ("dtype", "float32")
+    assert ("stage.parallel_config.ring_degree", 1) in values
 
 
 def test_models_are_frozen_and_closed() -> None:

@@ -16,7 +16,9 @@ def test_packaged_file_by_bare_name(name: str) -> None:
     assert path == configs_folder() / "deploy" / "hunyuan_image3_dit.yaml"
 
 
-@pytest.mark.parametrize("name", ["nothing", "", "..", "../model/tiny", "deploy/hunyuan_image3_dit"])
+@pytest.mark.parametrize(
+    "name", ["nothing", "", "..", "../model/tiny", "deploy/hunyuan_image3_dit"]
+)
 def test_other_names_find_nothing(name: str) -> None:
     assert packaged_file("deploy", name) is None
 

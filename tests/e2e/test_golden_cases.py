@@ -38,7 +38,9 @@ def rows_of(wanted: Tensor, index: int, num_requests: int) -> Tensor:
     return wanted[index::num_requests]
 
 
-@pytest.mark.parametrize("deployment", [*DENSE, *PAGED], ids=lambda d: "-".join(map(str, d.values())))
+@pytest.mark.parametrize(
+    "deployment", [*DENSE, *PAGED], ids=lambda d: "-".join(map(str, d.values()))
+)
 @pytest.mark.parametrize("name", CASE_NAMES)
 def test_case_from_prompt_to_pixels(
     name: str, deployment: dict[str, Any], get_engine: Any, tmp_path: Path
@@ -75,7 +77,9 @@ def check_trace(
             value = rows_of(value, index, num_requests)
         elif value.dim() > 1:
             value = value[index : index + 1]
-        torch.testing.assert_close(seen[key], value, atol=LIMIT, rtol=0, msg=lambda m, k=key: f"{k}: {m}")
+        torch.testing.assert_close(
+            seen[key], value, atol=LIMIT, rtol=0, msg=lambda m, k=key: f"{k}: {m}"
+        )
         compared += 1
     assert compared >= 5 * wanted["timesteps"].numel()
     if "vae_decode_out" in wanted:

@@ -36,7 +36,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     command += ["--port", str(port), "--deploy-config", "hunyuan_image3_paged.yaml"]
     with log.open("w") as stream:
         process = subprocess.Popen(
-            command, stdout=stream, stderr=subprocess.STDOUT, env=os.environ | {"OMP_NUM_THREADS": "1"}
+            command,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
     url = f"http://127.0.0.1:{port}"
     try:
@@ -79,7 +82,7 @@ def decode(content: Any) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(url.split(",", 1)[1])))
 
 
-def test_the_guides_curl_line_gives_a_png(server: tuple[str, Path], tmp_path: Path) -> None:
+def test_the_guides_curl_line_gives_a_png(server: tuple[str, Path]) -> None:
     curl = shutil.which("curl")
     if curl is None:
         pytest.skip("curl is not installed here")
@@ -110,7 +113,10 @@ def test_the_openai_client_flattens_extra_body_and_gets_the_same_picture(
         flat = client.chat.completions.create(
             model=model.id, messages=BODY["messages"], extra_body=BODY["extra_body"]
         )
-    images = [decode(nested["choices"][0]["message"]["content"]), decode(flat.choices[0].message.content)]
+    images = [
+        decode(nested["choices"][0]["message"]["content"]),
+        decode(flat.choices[0].message.content),
+    ]
     assert images[0].tobytes() == images[1].tobytes()
     assert any("modalities" in warning for warning in flat.model_extra["warnings"])
 
@@ -120,7 +126,9 @@ def test_errors_reach_the_openai_client_with_param_and_text(server: tuple[str, P
     with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
         with pytest.raises(BadRequestError) as refused:
             client.chat.completions.create(
-                model="hunyuan_image3_golden", messages=BODY["messages"], extra_body={"height": 250, "width": 256}
+                model="hunyuan_image3_golden",
+                messages=BODY["messages"],
+                extra_body={"height": 250, "width": 256},
             )
         assert refused.value.param == "size"
         assert "256x256" in str(refused.value)
@@ -138,8 +146,15 @@ def test_log_names_what_runs_and_says_paged_only_after_it_ran(server: tuple[str,
     )
     urllib.request.urlopen(request).close()
     text = log.read_text()
-    for part in ("dtype float32", "KV mode paged_scheduler", "resolved backend FLASH_ATTN",
-                 "kernel cpu_reference", "page pool:", "pages of 32 tokens", "pool "):
+    for part in (
+        "dtype float32",
+        "KV mode paged_scheduler",
+        "resolved backend FLASH_ATTN",
+        "kernel cpu_reference",
+        "page pool:",
+        "pages of 32 tokens",
+        "pool ",
+    ):
         assert part in text
     assert text.index("serving ") < text.index("paged native path active")
     assert text.count("paged native path active") == 1

@@ -1,8 +1,9 @@
-"""Golden numbers of modules, the modules of the golden checkpoints, an oracle of keys and values."""
+"""Numbers and modules of the golden checkpoints; keys and values by the oracle."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ class MaskedKV:
 
 
 @pytest.fixture(autouse=True)
-def _inference() -> object:
+def _inference() -> Iterator[None]:
     """The model runs without autograd, as its caller does it."""
     with torch.inference_mode():
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from kit.model.transformer import DecoderLayer
 
 
 def test_attention_against_reference(
-    golden: dict[str, Tensor], golden_layer: DecoderLayer, masked_kv: Callable[[Tensor], object]
+    golden: dict[str, Tensor], golden_layer: DecoderLayer, masked_kv: Callable[[Tensor], Any]
 ) -> None:
     rotary = Rotary(golden["attn.rope_cos"], golden["attn.rope_sin"])
     kv = masked_kv(golden["attn.mask"])
@@ -38,7 +39,7 @@ def test_each_kv_head_holds_its_queries_then_key_then_value(
 
 
 def test_attention_writes_to_its_own_layer(
-    golden: dict[str, Tensor], golden_layer: DecoderLayer, masked_kv: Callable[[Tensor], object]
+    golden: dict[str, Tensor], golden_layer: DecoderLayer, masked_kv: Callable[[Tensor], Any]
 ) -> None:
     rotary = Rotary(golden["attn.rope_cos"], golden["attn.rope_sin"])
     kv = masked_kv(torch.ones(9, 9))

@@ -13,6 +13,7 @@ from golden_cases import load_case
 from safetensors.torch import load_file
 from torch import Tensor
 
+from kit.attention.base import StepKV
 from kit.attention.rotary import Rotary
 from kit.model.loader import load_transformer
 from kit.model.rope import rotary_tables
@@ -20,7 +21,7 @@ from kit.model.transformer import DecoderLayer, HunyuanImage3
 from kit.modelspec.config import ModelConfig, load_model_config
 
 CPU = torch.device("cpu")
-MakeKV = Callable[[Tensor], object]
+MakeKV = Callable[[Tensor], StepKV]
 
 
 @dataclass(frozen=True)

@@ -190,50 +190,36 @@ def test_weights_of_the_official_model(official: ModelConfig) -> None:
     assert weight_bytes(official, BF16) == sum(parts.values())
 
 
-def test_decoder_estimate_at_1024_lies_in_the_measured_range(official: ModelConfig) -> None:
-    """7 to 8 GiB were measured in bfloat16, weights included."""
-    decode = activation_bytes(
-        official,
+def denoise(model: ModelConfig, num_rows: int, prefix_len: int) -> int:
+    """Estimate a 1024x1024 request in bfloat16: 64 x 64 image tokens."""
+    return activation_bytes(
+        model,
         height=1024,
         width=1024,
-        prefix_len=200,
-        num_rows=2,
+        prefix_len=prefix_len,
+        num_rows=num_rows,
         dtype_bytes=BF16,
-        vae_dtype_bytes=BF16,
-    ).decode
-    assert 7 * GIB <= decode + 871_332_483 * BF16 <= 8 * GIB
-
-
-def test_denoise_estimate_by_hand(official: ModelConfig) -> None:
-    """One row of 1 special, 99 prefix and 4096 image tokens; the experts dominate."""
-    estimate = activation_bytes(
-        official, height=1024, width=1024, prefix_len=99, num_rows=1, dtype_bytes=BF16
-    )
-    tokens = 99 + 1 + 4096
-    residual = 2 * tokens * 4096 * BF16
-    experts = 2 * tokens * 64 * F32 + tokens * 8 * (2 * 4096 + 3 * 3072) * BF16
-    assert estimate.denoise == residual + experts
-    assert estimate.peak == max(estimate.denoise, estimate.decode)
+    ).denoise
 
 
 def test_denoise_estimate_by_hand_where_attention_dominates(official: ModelConfig) -> None:
-    few_experts = replace(official, moe_topk=(1,) * 32)
-    estimate = activation_bytes(
-        few_experts, height=512, width=2048, prefix_len=99, num_rows=2, dtype_bytes=BF16
-    )
-    tokens = 2 * (99 + 1 + 4096)
-    attention = tokens * ((6144 + 4096) * BF16 + 3 * 4096 * F32)
-    assert estimate.denoise == 2 * tokens * 4096 * BF16 + attention
+    """Two rows of 1 special, 99 prefix and 4096 image tokens."""
+    small_experts = replace(official, moe_intermediate_size=(1024,) * 32)
+    T, H = 2 * (1 + 99 + 4096), 4096
+    attention = T * (6144 + 2 * 4096) * BF16 + T * (3 * 4096 + 134 * 32) * F32
+    assert denoise(small_experts, 2, 99) == 4 * T * H * BF16 + attention
 
 
-def test_denoise_estimate_by_hand_where_the_image_blocks_dominate(official: ModelConfig) -> None:
-    small = replace(
-        official, moe_topk=(1,) * 32, num_attention_heads=8, num_key_value_heads=2, hidden_size=8192
-    )
-    estimate = activation_bytes(
-        small, height=1024, width=1024, prefix_len=0, num_rows=1, dtype_bytes=BF16
-    )
-    assert estimate.denoise == 2 * 4097 * 8192 * BF16 + 3 * 4096 * 8192 * F32
+def test_denoise_estimate_by_hand_where_experts_dominate(official: ModelConfig) -> None:
+    wide = replace(official, moe_intermediate_size=(20_000,) * 31 + (30_000,))
+    T, H = 1 + 99 + 4096, 4096
+    experts = T * (2 * 64 + 3 * H) * F32 + T * (3 * H + 4 * 30_000) * BF16
+    assert denoise(wide, 1, 99) == 4 * T * H * BF16 + experts
+
+
+def test_distilled_rows_have_two_tokens_more(official: ModelConfig) -> None:
+    distilled = replace(official, cfg_distilled=True, use_meanflow=True)
+    assert denoise(distilled, 1, 97) == denoise(official, 1, 99)
 
 
 def test_decoder_estimate_takes_the_largest_level(model: ModelConfig) -> None:
@@ -241,4 +227,19 @@ def test_decoder_estimate_takes_the_largest_level(model: ModelConfig) -> None:
     estimate = activation_bytes(
         model, height=256, width=320, prefix_len=20, num_rows=2, dtype_bytes=F32
     )
-    assert estimate.decode == 6 * (32 * 4 * 256 * 320) * F32
+    assert estimate.decode == 7.5 * (32 * 4 * 256 * 320) * F32
+    assert estimate.peak == estimate.decode > estimate.denoise
+
+
+def test_decoder_estimate_of_the_official_model(official: ModelConfig) -> None:
+    """128 channels, 4 frames of 1024x1024 are 1 GiB in bfloat16."""
+    decode = activation_bytes(
+        official,
+        height=1024,
+        width=1024,
+        prefix_len=99,
+        num_rows=2,
+        dtype_bytes=BF16,
+        vae_dtype_bytes=BF16,
+    ).decode
+    assert decode == 7.5 * GIB

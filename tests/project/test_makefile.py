@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -99,3 +100,41 @@ def test_tier_needs_a_name(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("usage:")
     assert not (tmp_path / "build").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "code", "lines"),
+    [
+        pytest.param(
+            "echo tier short: 3 passed > {short}; echo tier long: 2 passed > {long}",
+            0,
+            ["tier short: 3 passed", "tier long: 2 passed"],
+            id="both-pass",
+        ),
+        pytest.param(
+            "echo tier short: 1 failed > {short}; exit 1",
+            1,
+            ["tier short: 1 failed", "tier long: did not run"],
+            id="short-fails",
+        ),
+        pytest.param(
+            "echo tier short: 3 passed > {short}",
+            1,
+            ["tier short: 3 passed", "tier long: did not run"],
+            id="long-never-ran",
+        ),
+    ],
+)
+def test_ci_ends_with_a_line_for_each_tier(
+    tmp_path: Path, recipe: str, code: int, lines: list[str]
+) -> None:
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
+    recipe = recipe.format(short="build/tiers/short.txt", long="build/tiers/long.txt")
+    (tmp_path / "Makefile").write_text(f"test-all:\n\t@mkdir -p build/tiers; {recipe}\n")
+    # Left over from an earlier run: must not be taken for this one's.
+    (tmp_path / "build" / "tiers").mkdir(parents=True)
+    (tmp_path / "build" / "tiers" / "long.txt").write_text("tier long: 9 passed\n")
+    done = run(tmp_path / ".ci" / "run", cwd=Path("/"))
+    assert done.returncode == code
+    assert done.stdout.splitlines()[-2:] == lines

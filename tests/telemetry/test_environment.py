@@ -6,7 +6,6 @@ import getpass
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from dataclasses import FrozenInstanceError, asdict
 from datetime import UTC, datetime
@@ -17,32 +16,20 @@ import psutil
 import pytest
 import torch
 
-from bench.environment import Accelerator, Environment, capture, git_state, parse_accelerators
+from kit.telemetry.environment import (
+    Accelerator,
+    SystemEnvironment,
+    capture_environment,
+    parse_accelerators,
+)
 
 
 @pytest.fixture(scope="module")
-def environment() -> Environment:
-    return capture()
+def environment() -> SystemEnvironment:
+    return capture_environment()
 
 
-def git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A committed checkout with the file by which the project knows itself."""
-    for name in ("bench/__init__.py", "kit/__init__.py"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text("")
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-q", "-m", "first")
-    return tmp_path
-
-
-def test_capture_agrees_with_the_machine(environment: Environment) -> None:
+def test_capture_agrees_with_the_machine(environment: SystemEnvironment) -> None:
     assert environment.python == f"{platform.python_implementation()} {platform.python_version()}"
     assert environment.num_cpus == os.cpu_count()
     assert 1 <= environment.num_usable_cpus <= environment.num_cpus
@@ -55,12 +42,12 @@ def test_capture_agrees_with_the_machine(environment: Environment) -> None:
     assert 0 <= age.total_seconds() < 3600
 
 
-def test_environment_is_frozen(environment: Environment) -> None:
+def test_environment_is_frozen(environment: SystemEnvironment) -> None:
     with pytest.raises(FrozenInstanceError):
         environment.cpu = "another"  # type: ignore[misc]
 
 
-def test_no_host_user_or_folder_is_recorded(environment: Environment) -> None:
+def test_no_host_user_or_folder_is_recorded(environment: SystemEnvironment) -> None:
     text = str(asdict(environment))
     for private in (platform.node(), str(Path.home()), str(Path.cwd()), sys.prefix):
         assert private not in text
@@ -71,52 +58,9 @@ def test_no_host_user_or_folder_is_recorded(environment: Environment) -> None:
 def test_thread_variables_that_are_set_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    variables = capture().thread_variables
+    variables = capture_environment().thread_variables
     assert variables["OMP_NUM_THREADS"] == "3"
     assert "MKL_NUM_THREADS" not in variables
-
-
-def test_commit_of_a_clean_checkout(checkout: Path) -> None:
-    state = git_state(checkout)
-    assert state is not None
-    assert state.commit == git(checkout, "rev-parse", "HEAD").strip()
-    assert not state.dirty
-
-
-@pytest.mark.parametrize(
-    ("name", "dirty"),
-    [
-        ("kit/__init__.py", True),
-        ("kit/new.py", True),
-        ("configs/new.yaml", True),
-        ("bench/results/new.json", False),
-        ("out/new.json", False),
-    ],
-)
-def test_dirty_means_that_code_or_configuration_differs(
-    checkout: Path, name: str, dirty: bool
-) -> None:
-    (checkout / name).parent.mkdir(parents=True, exist_ok=True)
-    (checkout / name).write_text("changed")
-    state = git_state(checkout)
-    assert state is not None
-    assert state.dirty is dirty
-
-
-def test_no_commit_outside_a_checkout(tmp_path: Path) -> None:
-    assert git_state(tmp_path) is None
-
-
-def test_no_commit_for_an_installation_inside_another_checkout(checkout: Path) -> None:
-    installed = checkout / "site-packages"
-    (installed / "bench").mkdir(parents=True)
-    (installed / "bench" / "__init__.py").write_text("")
-    assert git_state(installed) is None
-
-
-def test_no_commit_without_git(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(checkout))
-    assert git_state(checkout) is None
 
 
 SMI = "NVIDIA H200, 580.65.06, 143771, 700.00, 1980\n"
@@ -128,7 +72,7 @@ def test_accelerators_of_the_driver() -> None:
 
 
 def test_accelerator_values_that_the_driver_does_not_tell() -> None:
-    (device,) = parse_accelerators("Orin, 540.4, [N/A], [Not Supported], 1300\n")
+    (device,) = parse_accelerators("Orin, 540.4, [N/A], nan, 1300\n")
     assert (device.memory_mib, device.power_limit_w, device.max_clock_mhz) == (None, None, 1300.0)
 
 
@@ -152,4 +96,4 @@ def test_accelerators_are_asked_for(
     fake_smi(tmp_path, script)
     assert shutil.which("sh"), "the fake driver is a shell script"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert len(capture().accelerators) == count
+    assert len(capture_environment().accelerators) == count

@@ -1,0 +1,116 @@
+"""Captioned pictures by index: the same index and seed give the same sample on every machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.checkpoint.captions import training_caption
+from kit.checkpoint.render import render
+from kit.checkpoint.scenes import Scene, check_canvas, random_scene
+
+NUM_CAPTIONS = 8
+
+_CHUNK = 64
+
+
+class Sample(NamedTuple):
+    """One picture with several captions of it."""
+
+    pixels: NDArray[np.uint8]
+    """[height, width, 3], sRGB."""
+    captions: tuple[str, ...]
+    scene: Scene
+
+
+@dataclass(frozen=True)
+class Batch:
+    """N samples of one size."""
+
+    pixels: NDArray[np.uint8]
+    """[N, height, width, 3], sRGB."""
+    captions: tuple[tuple[str, ...], ...]
+    scenes: tuple[Scene, ...]
+
+
+def sample(
+    index: int,
+    seed: int,
+    *,
+    size: tuple[int, int],
+    num_captions: int = NUM_CAPTIONS,
+    held_out: bool = False,
+) -> Sample:
+    """Make one sample of `size` (height, width).
+
+    Training samples contain no held-out combination; with `held_out` each contains one. Raises
+    ConfigError for a size that scenes cannot be made for.
+    """
+    check_canvas(*size)
+    draw = np.random.default_rng((seed, index, *size, held_out))
+    scene = random_scene(draw, size=size, held_out=held_out)
+    captions = tuple(training_caption(scene, draw).text for _ in range(num_captions))
+    return Sample(render(scene), captions, scene)
+
+
+def render_samples(
+    num: int,
+    seed: int,
+    *,
+    size: tuple[int, int],
+    num_workers: int = 1,
+    num_captions: int = NUM_CAPTIONS,
+    held_out: bool = False,
+    on_progress: Callable[[int], object] | None = None,
+) -> Batch:
+    """Make samples 0 to num - 1, in `num_workers` processes if more than one.
+
+    `on_progress` is told how many more pictures are done, such as a progress bar's `update`.
+    Processes are spawned: a script that calls this needs `if __name__ == "__main__"`.
+    """
+    check_canvas(*size)
+    pixels = np.empty((num, *size, 3), dtype=np.uint8)
+    captions: list[tuple[str, ...]] = []
+    scenes: list[Scene] = []
+    work = partial(
+        _render_chunk, seed=seed, size=size, num_captions=num_captions, held_out=held_out
+    )
+    chunks = [range(at, min(at + _CHUNK, num)) for at in range(0, num, _CHUNK)]
+    for chunk in _in_order(work, chunks, num_workers):
+        at = len(scenes)
+        pixels[at : at + len(chunk.scenes)] = chunk.pixels
+        captions += chunk.captions
+        scenes += chunk.scenes
+        if on_progress is not None:
+            on_progress(len(chunk.scenes))
+    return Batch(pixels, tuple(captions), tuple(scenes))
+
+
+def _in_order(
+    work: Callable[[range], Batch], chunks: list[range], num_workers: int
+) -> Iterator[Batch]:
+    if num_workers <= 1:
+        yield from map(work, chunks)
+        return
+    # A fork would copy the locks of the caller's threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(num_workers, mp_context=context) as pool:
+        yield from pool.map(work, chunks)
+
+
+def _render_chunk(
+    indices: range, *, seed: int, size: tuple[int, int], num_captions: int, held_out: bool
+) -> Batch:
+    samples = [
+        sample(index, seed, size=size, num_captions=num_captions, held_out=held_out)
+        for index in indices
+    ]
+    pixels, captions, scenes = zip(*samples, strict=True)
+    return Batch(np.stack(pixels), captions, scenes)

@@ -1,0 +1,89 @@
+"""Captions of held-out scenes, each with the facts that its picture must show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from kit.checkpoint.captions import Facts, Style, describe
+from kit.checkpoint.scenes import Scene, check_canvas, random_scene
+from kit.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class EvaluationCaption:
+    """One caption that is judged."""
+
+    family: str
+    """A key of FAMILIES."""
+    text: str
+    facts: Facts
+    scene: Scene
+    """What the caption was made from; drawn, it is a right picture. Always held out."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of caption."""
+
+    arrangements: tuple[str, ...]
+    """Keys of ARRANGEMENTS, equally often."""
+    style: Callable[[np.random.Generator], Style]
+
+
+def evaluation_captions(
+    family: str, num: int, *, seed: int, size: tuple[int, int] = (256, 256)
+) -> list[EvaluationCaption]:
+    """Make `num` captions of one of FAMILIES, no two with the same text.
+
+    `size` (height, width) is that of the scenes. Raises ConfigError for an unknown family, a size
+    that scenes cannot be made for, or more captions than the family has.
+    """
+    check_canvas(*size)
+    if family not in FAMILIES:
+        raise ConfigError("family", f"expected one of {', '.join(FAMILIES)}", value=family)
+    made = FAMILIES[family]
+    draw = np.random.default_rng((seed, list(FAMILIES).index(family), *size))
+    found: dict[str, EvaluationCaption] = {}
+    for _ in range(20 * num + 100):
+        if len(found) == num:
+            return list(found.values())
+        arrangement = made.arrangements[int(draw.integers(len(made.arrangements)))]
+        scene = random_scene(draw, size=size, arrangement=arrangement, held_out=True)
+        caption = describe(scene, made.style(draw), draw)
+        if family == "position" and caption.facts.position is None:
+            continue
+        case = EvaluationCaption(family, caption.text, caption.facts, scene)
+        found.setdefault(caption.text, case)
+    raise ConfigError("num", f"only {len(found)} different {family} captions were found", value=num)
+
+
+def _plain(draw: np.random.Generator) -> Style:
+    return Style(position=False, material=bool(draw.random() < 0.3))
+
+
+def _full(draw: np.random.Generator) -> Style:
+    return Style(size=bool(draw.random() < 0.1), material=bool(draw.random() < 0.1))
+
+
+def _partial(draw: np.random.Generator) -> Style:
+    """Leaves out the background, the colour, or both."""
+    colour, background = ((True, False), (False, True), (False, False))[draw.integers(3)]
+    return Style(colour=colour, background=background, position=False)
+
+
+FAMILIES: dict[str, Family] = {
+    "plain": Family(("single",), _plain),
+    "pair": Family(("pair",), _full),
+    "triple": Family(("triple",), lambda _: Style()),
+    "position": Family(("single",), _full),
+    "count": Family(("group",), lambda _: Style()),
+    "upper": Family(("single", "pair"), lambda _: Style(position=False, case="upper")),
+    "synonym": Family(
+        ("single", "pair"), lambda _: Style(position=False, synonyms=1.0, turns=True)
+    ),
+    "partial": Family(("single", "single", "group"), _partial),
+}
+"""Every kind of caption; each names the parts of the scene that its name says."""

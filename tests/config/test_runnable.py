@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kit.config.load import load_config
+from kit.config.runnable import check_runnable
+from kit.errors import UnsupportedError
+
+
+def test_the_tiny_deployments_run() -> None:
+    check_runnable(load_config(model_overlay="tiny"))
+    check_runnable(load_config("hunyuan_image3_paged", model_overlay="tiny"))
+    check_runnable(
+        load_config(
+            model_overlay="tiny",
+            stage_overrides={
+                "0": {
+                    "devices": "0",
+                    "enable_expert_parallel": True,
+                    "diffusion_attention_backend": "TORCH_SDPA",
+                    "max_num_seqs": 2,
+                    "vae_use_slicing": True,
+                }
+            },
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "value", "remedy"),
+    [
+        ({"tensor_parallel_size": 2}, "parallel_config.tensor_parallel_size", 2, "every size"),
+        ({"ulysses_degree": 2}, "parallel_config.ulysses_degree", 2, "every size"),
+        ({"sequence_parallel_size": 2}, "parallel_config.sequence_parallel_size", 2, "every size"),
+        ({"cfg_parallel_size": 2}, "parallel_config.cfg_parallel_size", 2, "every size"),
+        ({"data_parallel_size": 2}, "parallel_config.data_parallel_size", 2, "every size"),
+        ({"enable_cpu_offload": True}, "enable_cpu_offload", True, "set it to false"),
+        ({"enable_layerwise_offload": True}, "enable_layerwise_offload", True, "set it to false"),
+        (
+            {"enable_distributed_layerwise_offload": True},
+            "enable_distributed_layerwise_offload",
+            True,
+            "set it to false",
+        ),
+        ({"step_execution": True}, "step_execution", True, "set it to false"),
+        ({"enable_prefix_caching": True}, "enable_prefix_caching", True, "set it to false"),
+        ({"vae_use_tiling": True}, "vae_use_tiling", True, "set it to false"),
+        (
+            {"diffusion_attention_backend": "CUDNN_ATTN", "devices": "0"},
+            "diffusion_attention_backend",
+            "CUDNN_ATTN",
+            "select FLASH_ATTN or TORCH_SDPA",
+        ),
+    ],
+)
+def test_legal_settings_that_this_build_lacks(
+    settings: dict[str, object], field: str, value: object, remedy: str
+) -> None:
+    config = load_config(model_overlay="tiny", stage_overrides={"0": settings})
+    with pytest.raises(UnsupportedError) as caught:
+        check_runnable(config)
+    message = str(caught.value)
+    assert message.startswith(f"stages[0].{field}: ")
+    assert f"(got {value!r}, set by --stage-overrides)" in message
+    assert remedy in message
+    assert caught.value.exit_code == 2
+
+
+def test_the_omni_file_is_legal_and_needs_four_ranks(omni_file: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"runs one rank, and parallel_config makes 4"):
+        check_runnable(load_config(omni_file))
