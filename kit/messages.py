@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from kit.config.deploy import KVMode
 from kit.kv.allocation import KVAllocation
 from kit.request import ResolvedSampling
 from kit.tokenizer.layout import Rows
@@ -20,7 +21,7 @@ class WorkerConfig:
     model_path: str
     device: str
     dtype: Literal["float32", "bfloat16"]
-    kv_mode: Literal["dense_legacy", "paged_scheduler"]
+    kv_mode: KVMode
     attention_backend: str
     page_size: int | None
     """Token slots per page; None in dense_legacy."""

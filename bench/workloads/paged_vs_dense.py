@@ -92,8 +92,9 @@ def _latent_difference(dense: ImageEngine, paged: ImageEngine) -> float:
             engine.generate(_request(path))
             traces.append(load_file(path))
     names = [f"step{i}.latents_out" for i in range(1, NUM_STEPS + 1)]
-    worst = max(float((traces[0][n] - traces[1][n]).abs().max()) for n in names)
-    return worst if math.isfinite(worst) else sys.float_info.max
+    differences = [float((traces[0][n] - traces[1][n]).abs().max()) for n in names]
+    finite = all(math.isfinite(difference) for difference in differences)
+    return max(differences) if finite else sys.float_info.max
 
 
 def _measure(engine: ImageEngine) -> dict[str, float]:

@@ -18,13 +18,13 @@ class PagedKV:
     """A KVBackend: the worker's page pool and the kernel that reads it through page tables."""
 
     def __init__(self, name: str, store: PagedStore, kernel: PagedKernel) -> None:
-        self._store, self._kernel = store, kernel
+        self.store, self._kernel = store, kernel
         self.info = BackendInfo(name, kernel.name, kernel.version, store.page_size)
 
     @property
     def pool_bytes(self) -> int:
         """Bytes of the page pool."""
-        return self._store.num_bytes
+        return self.store.num_bytes
 
     def open(self, layout: Layout, num_rows: int, allocation: KVAllocation | None) -> PagedRequest:
         """Check the allocation and zero the tail of every row's last page; see KVBackend.open.
@@ -37,9 +37,9 @@ class PagedKV:
                 "allocation: got None, a paged request needs its page tables; it is never run "
                 "dense. Reserve pages before the request is sent to a worker"
             )
-        check_allocation(allocation, layout, num_rows, self._store)
-        self._store.zero_tail(allocation)
-        return PagedRequest(self._store, self._kernel, allocation)
+        check_allocation(allocation, layout, num_rows, self.store)
+        self.store.zero_tail(allocation)
+        return PagedRequest(self.store, self._kernel, allocation)
 
 
 class PagedRequest:

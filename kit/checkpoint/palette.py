@@ -56,7 +56,7 @@ def paint(colour: str) -> Paint:
     dark, light = (46, 44, 50), (236, 244, 250)
     stamen = _STAMEN
     if colour == "black":
-        shade, tint, dark = (70, 70, 76), (58, 58, 64), (126, 128, 136)
+        shade, tint, dark = (60, 60, 66), (50, 50, 56), (126, 128, 136)
     if colour == "white":
         shade, tint, light = (212, 214, 220), (228, 230, 234), (150, 186, 214)
     if colour in ("yellow", "white"):

@@ -95,7 +95,7 @@ def _glass(depth: Floats) -> tuple[Floats, Floats]:
     u, v = _uv(depth)
     along = u + 0.8 * v
     streak = _ridge(along, 0.56, 0.05) + 0.8 * _ridge(along, 0.7, 0.025)
-    return 0.66 + 0.4 * depth, np.minimum(0.14 * depth + 0.7 * streak * depth, 0.8)
+    return 0.66 + 0.4 * depth, np.minimum(0.1 * depth + 0.7 * streak * depth, 0.8)
 
 
 _LOOKS: dict[str, Callable[[Floats], tuple[Floats, Floats | None]]] = {

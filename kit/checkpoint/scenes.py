@@ -48,7 +48,7 @@ MIN_SHORT_SIDE, MAX_RATIO, SIDE_MULTIPLE = 128, 4, 16
 EDGE_MARGIN = 0.055
 """What an object keeps from the canvas edge, as a share of the shorter side."""
 
-_GAP = 0.06
+_GAP = 0.07
 _CLEARLY_ASIDE, _CLEARLY_CENTRAL = 0.37, 0.06
 """As shares of an axis: how near to the edge, and how far from the middle, a named place is."""
 

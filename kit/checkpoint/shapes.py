@@ -209,7 +209,7 @@ def _bottle(s: Sketch) -> None:
     profile = [(0.43, 0.1), (0.43, 0.3), (0.4, 0.38), (0.33, 0.46), (0.32, 0.54), (0.32, 0.94)]
     s.polygon("body", _mirrored([*profile, (0.35, 1.0)]))
     s.box("dark", 0.42, 0.0, 0.58, 0.11)
-    s.box("light", 0.32, 0.62, 0.68, 0.82)
+    s.box("light", 0.38, 0.6, 0.62, 0.84)
 
 
 def _house(s: Sketch) -> None:
@@ -269,7 +269,7 @@ def _butterfly(s: Sketch) -> None:
                          (x(0.18), 0.86), (x(0.03), 0.64)])  # fmt: skip
         s.disc("light", x(0.33), 0.25, 0.06)
         s.stroke("dark", [(x(0.0), 0.32), (x(0.09), 0.14)], 0.025)
-    s.disc("dark", 0.5, 0.53, 0.045, 0.24)
+    s.disc("shade", 0.5, 0.53, 0.045, 0.24)
 
 
 def _boat(s: Sketch) -> None:

@@ -133,6 +133,7 @@ def parse_model_config(raw: dict[str, Any]) -> ModelConfig:
             raise UnsupportedError(
                 f"config.json {name}: got {got!r}, this kit implements {wanted!r} only"
             )
+    vae = _vae_config(raw)
     layers = _integer(raw, "num_hidden_layers")
     heads = _integer(raw, "num_attention_heads")
     kv_heads = _integer(raw, "num_key_value_heads")
@@ -146,7 +147,7 @@ def parse_model_config(raw: dict[str, Any]) -> ModelConfig:
     factors = raw.get("vae_downsample_factor", [16, 16])
     if factors[0] != factors[1]:
         raise UnsupportedError(f"config.json vae_downsample_factor: {factors!r} is not square")
-    return ModelConfig(
+    config = ModelConfig(
         architecture=architectures[0],
         hidden_size=hidden,
         num_hidden_layers=layers,
@@ -166,9 +167,11 @@ def parse_model_config(raw: dict[str, Any]) -> ModelConfig:
         vae_downsample_factor=int(factors[0]),
         cfg_distilled=bool(raw.get("cfg_distilled", False)),
         use_meanflow=bool(raw.get("use_meanflow", False)),
-        vae=_vae_config(raw),
+        vae=vae,
         model_version=raw.get("model_version"),
     )
+    _check_shapes(config)
+    return config
 
 
 def load_generation_config(folder: Path) -> GenerationConfig:
@@ -185,6 +188,34 @@ def load_generation_config(folder: Path) -> GenerationConfig:
         use_system_prompt=str(raw.get("use_system_prompt") or "None"),
         drop_think=bool(raw.get("drop_think", False)),
     )
+
+
+def _check_shapes(config: ModelConfig) -> None:
+    """Raise CheckpointError for widths that the architecture's own operations cannot take."""
+    widths = {
+        "hidden_size": config.hidden_size,
+        "patch_embed_hidden_dim": config.patch_embed_hidden_dim,
+        **{f"vae.block_out_channels[{i}]": c for i, c in enumerate(config.vae.block_out_channels)},
+    }
+    problems = [
+        f"{name}: got {width}, expected a multiple of 32, the groups of GroupNorm"
+        for name, width in widths.items()
+        if width < 1 or width % 32
+    ]
+    if config.attention_head_dim % 4:
+        problems.append(
+            f"attention_head_dim: got {config.attention_head_dim}, expected a multiple of 4, "
+            f"for two axes of rotation"
+        )
+    if any(k > e for k, e in zip(config.moe_topk, config.num_experts, strict=True)):
+        problems.append(f"moe_topk: {config.moe_topk} is above num_experts {config.num_experts}")
+    if config.vae.block_out_channels[-1] % config.vae.latent_channels:
+        problems.append(
+            f"vae.latent_channels: {config.vae.latent_channels} does not divide the last width "
+            f"{config.vae.block_out_channels[-1]}"
+        )
+    if problems:
+        raise CheckpointError(f"config.json {'; '.join(problems)}")
 
 
 def _vae_config(raw: dict[str, Any]) -> VAEConfig:

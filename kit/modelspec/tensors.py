@@ -100,14 +100,15 @@ def check_tensors(files: CheckpointFiles, model: ModelConfig) -> None:
     for name, entry in sorted(files.tensors.items()):
         if name.startswith(_UNCHECKED_PREFIXES):
             continue
+        where = f"{name} in {entry.path.name}"
         if name not in expected:
-            problems.append(f"{name} {list(entry.shape)} is unexpected for this config.json")
+            problems.append(f"{where} {list(entry.shape)} is unexpected for this config.json")
         elif entry.shape != expected[name].shape:
             wanted = list(expected[name].shape)
-            problems.append(f"{name} has shape {list(entry.shape)}, {wanted} wanted by config.json")
+            problems.append(f"{where} has shape {list(entry.shape)}, config.json wants {wanted}")
         elif entry.dtype not in _LOADABLE_DTYPES:
             problems.append(
-                f"{name} is stored as {entry.dtype}, one of {', '.join(_LOADABLE_DTYPES)} wanted"
+                f"{where} is stored as {entry.dtype}, one of {', '.join(_LOADABLE_DTYPES)} wanted"
             )
     if problems:
         raise checkpoint_error(files.folder, problems)

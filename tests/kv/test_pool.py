@@ -6,18 +6,27 @@ import time
 from typing import ClassVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
 
 from kit.errors import KVCacheError
 from kit.kv.pool import PagePool
+
+# About 5,000 steps. A busy machine may be slow, that is no fault of the code under test.
+RANDOM = settings(
+    max_examples=100,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 
 def counters(pool: PagePool) -> tuple[int, int, int]:
@@ -169,6 +178,13 @@ class PoolMachine(RuleBasedStateMachine):
         with pytest.raises(KVCacheError):
             self.pool.free(pages)
 
+    @precondition(lambda self: self.used)
+    @rule(data=st.data())
+    def free_one_twice_in_a_call(self, data: st.DataObject) -> None:
+        page = data.draw(st.sampled_from(sorted(self.used)))
+        with pytest.raises(KVCacheError):
+            self.pool.free([page, page])
+
     @invariant()
     def counters_are_those_of_the_model(self) -> None:
         PoolMachine.num_steps += 1
@@ -183,7 +199,5 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 def test_random_operations_on_the_pool() -> None:
-    run_state_machine_as_test(
-        PoolMachine, settings=settings(max_examples=60, stateful_step_count=50, deadline=None)
-    )
+    run_state_machine_as_test(PoolMachine, settings=RANDOM)
     assert PoolMachine.num_steps >= 2000

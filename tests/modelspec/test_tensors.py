@@ -172,7 +172,7 @@ def test_base_checkpoint_with_a_distilled_config(
 def test_distilled_checkpoint_with_a_base_config(distil_checkpoint: Path) -> None:
     files, model = CheckpointFiles.open(distil_checkpoint), load_model_config(distil_checkpoint)
     message = refusal(files, replace(model, cfg_distilled=False))
-    assert "guidance_emb.mlp.0.bias [64] is unexpected" in message
+    assert "guidance_emb.mlp.0.bias in model-0001-of-0002.safetensors [64] is unexpected" in message
 
 
 @pytest.mark.parametrize("name", [WTE, "vae.encoder.conv_in.weight"])
@@ -183,13 +183,15 @@ def test_wrong_shape_is_named_with_both_shapes(
     turned = with_entry(files, replace(entry, shape=entry.shape[::-1]))
     message = refusal(turned, model)
     assert "1 problem:" in message
-    assert f"{name} has shape {list(entry.shape[::-1])}, {list(entry.shape)} wanted" in message
+    assert f"{name} in {entry.path.name} has shape {list(entry.shape[::-1])}" in message
+    assert f"config.json wants {list(entry.shape)}" in message
 
 
 def test_quantised_weights_are_refused(files: CheckpointFiles, model: ModelConfig) -> None:
     quantised = with_entry(files, replace(files.tensors[WTE], dtype="F8_E4M3"))
     message = refusal(quantised, model)
-    assert f"{WTE} is stored as F8_E4M3, one of F32, BF16, F16 wanted" in message
+    assert f"{WTE} in model-0001-of-0003.safetensors is stored as F8_E4M3" in message
+    assert "one of F32, BF16, F16 wanted" in message
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
@@ -207,4 +209,5 @@ def test_vision_shapes_are_not_checked(files: CheckpointFiles, model: ModelConfi
 def test_unexpected_tensor_is_named(files: CheckpointFiles, model: ModelConfig) -> None:
     stranger = replace(files.tensors[WTE], name="model.layers.3.input_layernorm.weight")
     message = refusal(with_entry(files, stranger), model)
-    assert "model.layers.3.input_layernorm.weight [512, 64] is unexpected" in message
+    assert "model.layers.3.input_layernorm.weight in model-0001" in message
+    assert "[512, 64] is unexpected" in message

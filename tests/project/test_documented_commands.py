@@ -18,13 +18,30 @@ OPERATORS = re.compile(r"[|&;<>()]+")
 
 
 def shell_lines(text: str) -> list[str]:
-    """The commands in the fenced shell blocks of a document, continuation lines joined."""
+    """The commands in the fenced shell blocks of a document; one over several lines is joined."""
     lines = []
     for language, block in FENCE.findall(text):
-        if language in SHELLS:
-            joined = re.sub(r"\\\n\s*", " ", block)
-            lines += [line.strip().removeprefix("$ ") for line in joined.splitlines()]
+        if language not in SHELLS:
+            continue
+        pending = ""
+        for line in re.sub(r"\\\n\s*", " ", block).splitlines():
+            pending += line if pending else line.strip().removeprefix("$ ")
+            if has_open_quote(pending):
+                pending += "\n"
+            else:
+                lines.append(pending)
+                pending = ""
+        if pending:
+            raise ValueError(f"a quotation is never closed: {pending}")
     return lines
+
+
+def has_open_quote(line: str) -> bool:
+    try:
+        shlex.split(line, comments=True)
+    except ValueError:
+        return True
+    return False
 
 
 def simple_commands(line: str) -> list[list[str]]:
@@ -133,7 +150,9 @@ def test_commands_are_found_in_every_spelling() -> None:
         'OMP_NUM_THREADS=1 .venv/bin/kit generate "a cat" \\\n'
         "  -o out.png && kit doctor > report.txt  # a remark\n"
         ".venv/bin/python -m bench run golden | tee log\n"
-        "curl localhost:8091/health\n"
+        "curl localhost:8091/v1/chat/completions -d '{\n"
+        '  "messages": []\n'
+        "}' | .venv/bin/kit --help # what's left\n"
         "```\n"
         "```python\nkit = 1\n```\n"
     )
@@ -142,5 +161,6 @@ def test_commands_are_found_in_every_spelling() -> None:
         ("kit", ["generate", "a cat", "-o", "out.png"]),
         ("kit", ["doctor"]),
         ("bench", ["run", "golden"]),
+        ("kit", ["--help"]),
     ]
     assert make_targets_named_in(text) == {"check", "install"}
