@@ -18,7 +18,7 @@ _EXIT_CODES = {"ok": 0, "failed": 1, "refused": 2}
 
 def main(arguments: Sequence[str], registry: Registry) -> int:
     """Run the command line `python -m bench ARGUMENTS`; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     try:
         if options.command == "list":
             return _list(registry)
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str], registry: Registry) -> int:
         return error.exit_code
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="name every workload and what it shows")

@@ -295,7 +295,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def num_used(self) -> int:
         return sum(self.needs[name] for name in self.holding) if self.paged else 0
 
-    @rule(pages_per_row=st.integers(1, 16), num_rows=st.integers(1, 3))
+    @rule(pages_per_row=st.integers(1, 8), num_rows=st.integers(1, 3))
     def add(self, pages_per_row: int, num_rows: int) -> None:
         self.num_added += 1
         name = f"r{self.num_added}"
@@ -347,12 +347,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         with pytest.raises(EngineError):
             self.bench.scheduler.finish(data.draw(st.sampled_from(self.queue)))
 
-    @precondition(lambda self: self.queue)
+    @precondition(lambda self: self.queue or self.running is not None)
     @rule(data=st.data())
-    def abort_queued(self, data: st.DataObject) -> None:
-        at = data.draw(st.integers(0, len(self.queue) - 1))
+    def add_an_id_in_use(self, data: st.DataObject) -> None:
+        names = self.queue if self.running is None else [self.running, *self.queue]
+        self.refused(InvalidRequestError, data.draw(st.sampled_from(names)), 1, 1)
+
+    @precondition(lambda self: self.num_admitted)
+    @rule(data=st.data())
+    def abort_admitted(self, data: st.DataObject) -> None:
+        at = data.draw(st.integers(0, self.num_admitted - 1))
         assert self.bench.scheduler.abort(self.queue.pop(at))
-        self.num_admitted -= at < self.num_admitted
+        self.num_admitted -= 1
+
+    @precondition(lambda self: len(self.queue) > self.num_admitted)
+    @rule(data=st.data())
+    def abort_waiting(self, data: st.DataObject) -> None:
+        at = data.draw(st.integers(self.num_admitted, len(self.queue) - 1))
+        assert self.bench.scheduler.abort(self.queue.pop(at))
 
     @precondition(lambda self: self.running is not None)
     @rule()
