@@ -79,7 +79,7 @@ def _metal(depth: Floats) -> tuple[Floats, Floats]:
     along = u + 0.55 * v
     light: Floats = 0.89 + 0.14 * np.cos(11 * along - 3.6)
     streak = _ridge(along, 0.4, 0.13) + 0.7 * _ridge(along, 1.0, 0.1)
-    return light, 0.6 * streak * (0.35 + 0.65 * depth)
+    return light, 0.52 * streak * (0.35 + 0.65 * depth)
 
 
 def _wooden(depth: Floats) -> tuple[Floats, None]:

@@ -1,4 +1,4 @@
-"""Decides which request runs next; books the pages it needs.
+"""The queue of a worker group: which request runs next, with which pages.
 
 The states of a request, and who moves it on:
 
@@ -22,12 +22,11 @@ never fit is refused on arrival, and the first in line fits as soon as those ahe
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from kit.errors import EngineError, InvalidRequestError
 from kit.kv.allocation import KVAllocation
-from kit.kv.manager import KVCacheManager
+from kit.kv.manager import KVCacheManager, LargestSize
 from kit.kv.pool import PagePool
 from kit.tokenizer.layout import Layout
 
@@ -90,12 +89,12 @@ class Scheduler:
         layout: Layout,
         num_rows: int,
         *,
-        largest_size: Callable[[int], str | None] | None = None,
+        largest_size: LargestSize | None = None,
     ) -> None:
         """Put a request at the end of the queue, or refuse it now if it can never run.
 
         Raises InvalidRequestError (id in use, too many rows) or CapacityError, whose message takes
-        the largest size that fits from `largest_size` (see `kit.kv.manager.LargestSize`).
+        the largest size that fits from `largest_size`.
         """
         if self._is_known(request_id):
             raise InvalidRequestError(

@@ -108,6 +108,15 @@ def test_max_num_seqs_limits_how_many_hold_pages() -> None:
     assert bench.seen.num_pages_used == 2
 
 
+def test_with_a_max_num_seqs_of_1_nothing_is_booked_ahead() -> None:
+    bench = Bench(8, max_num_seqs=1)
+    bench.add("a")
+    bench.add("b")
+    assert bench.start() == "a"
+    assert bench.start() is None
+    assert (bench.seen.num_waiting, bench.seen.num_holding, bench.seen.num_pages_used) == (1, 1, 1)
+
+
 def test_pages_of_the_next_request_are_booked_while_one_runs() -> None:
     bench = Bench(8, max_num_seqs=2)
     bench.add("a", 4)

@@ -1,0 +1,167 @@
+"""How large a trained checkpoint is, and what its training sees and does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SQUARE = (256, 256)
+
+NAMED_SIZES = ((192, 320), (320, 192), (224, 288), (288, 224), (128, 384), (384, 128))
+"""(height, width) of the buckets that training sees often beside the square."""
+
+LONGEST_SIZES = ((128, 512), (512, 128))
+"""As many pixels as the square, so the autoencoder's kernels see one size."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The dimensions that differ between checkpoints of the architecture."""
+
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    attention_head_dim: int
+    num_experts: int
+    moe_topk: int
+    num_shared_expert: int
+    moe_intermediate_size: int
+    patch_embed_hidden_dim: int
+    vae_widths: tuple[int, ...]
+    """A multiple of 32 each, for the group norms; from pixels to latents."""
+
+    latent_channels: int
+    vocab_size: int
+    """The special tokens included."""
+
+    sequence_slots: int
+    """Tokens of a training row: its prefix, <timestep> and the image, padded on the left."""
+
+
+@dataclass(frozen=True)
+class VAETraining:
+    """The loss is L1 + mse_weight * MSE + edge_weight * L1 of finite differences
+    + kl_weight * KL + moment_weight * ((std - 1)^2 + mean^2) of each latent channel."""
+
+    num_squares: int = 49152
+    num_longest: int = 6144
+    """Pictures of each of LONGEST_SIZES."""
+
+    batch_size: int = 16
+    share_longest: float = 0.2
+    learning_rate: float = 1.5e-3
+    matrix_learning_rate: float = 2e-3
+    num_warmup_steps: int = 200
+    flat_share: float = 0.4
+    """Part of the time before the learning rate starts to fall."""
+
+    final_lr_scale: float = 0.01
+    mse_weight: float = 2.0
+    edge_weight: float = 0.25
+    kl_weight: float = 5e-4
+    moment_weight: float = 0.02
+    num_judged: int = 256
+    """Held-out pictures that the PSNR is measured on."""
+
+
+@dataclass(frozen=True)
+class DiTTraining:
+    """Flow matching on cached latents; the loss is the MSE of the velocity."""
+
+    num_squares: int = 49152
+    num_named: int = 8192
+    """Pictures of each of NAMED_SIZES."""
+
+    num_other: int = 1280
+    """Pictures of each remaining bucket."""
+
+    share_square: float = 0.46
+    share_named: float = 0.42
+    """All of NAMED_SIZES together; the remaining buckets share the rest."""
+
+    num_captions: int = 8
+    """Per picture."""
+
+    share_instruct: float = 0.1
+    """Captions in the instruct template, the rest in the pretrain template."""
+
+    batch_size: int = 256
+    caption_dropout: float = 0.1
+    share_uniform: float = 0.2
+    """Of the noise levels: drawn uniformly, the rest by a logistic normal."""
+
+    flow_shift: float = 3.0
+    learning_rate: float = 2e-3
+    matrix_learning_rate: float = 2e-3
+    num_warmup_steps: int = 100
+    flat_share: float = 0.5
+    final_lr_scale: float = 0.0
+    weight_decay: float = 0.01
+    balance_weight: float = 0.01
+    ema_decay: float = 0.999
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Everything that a training run is made from, but its seed and its time."""
+
+    name: str
+    shape: Shape
+    num_vocabulary_captions: int = 60000
+    vae: VAETraining = field(default_factory=VAETraining)
+    dit: DiTTraining = field(default_factory=DiTTraining)
+
+
+TINY = Preset(
+    name="hunyuan_image3_tiny",
+    shape=Shape(
+        hidden_size=256,
+        num_hidden_layers=7,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        attention_head_dim=64,
+        num_experts=8,
+        moe_topk=2,
+        num_shared_expert=2,
+        moe_intermediate_size=64,
+        patch_embed_hidden_dim=64,
+        vae_widths=(64, 64, 64, 64, 64),
+        latent_channels=16,
+        vocab_size=1024,
+        sequence_slots=320,
+    ),
+)
+"""The checkpoint that ships with the kit."""
+
+TOY = Preset(
+    name="toy",
+    shape=Shape(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        attention_head_dim=64,
+        num_experts=4,
+        moe_topk=2,
+        num_shared_expert=1,
+        moe_intermediate_size=16,
+        patch_embed_hidden_dim=32,
+        vae_widths=(32, 32, 32, 32, 32),
+        latent_channels=16,
+        vocab_size=400,
+        sequence_slots=352,
+    ),
+    num_vocabulary_captions=100,
+    vae=VAETraining(num_squares=4, num_longest=2, batch_size=1, num_warmup_steps=2, num_judged=1),
+    dit=DiTTraining(
+        num_squares=4,
+        num_named=2,
+        num_other=1,
+        num_captions=2,
+        batch_size=2,
+        num_warmup_steps=2,
+    ),
+)
+"""Draws nothing; shows in seconds that every part of the training runs."""
+
+PRESETS = {"tiny": TINY, "toy": TOY}
