@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.environment import capture
-from bench.records import Record, make_room, save
+from bench.records import Record, make_room, median_of, save
 from bench.registry import Context, Registry
 from bench.runner import run
 from kit.errors import KitError
@@ -38,7 +38,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--out", type=Path, help="the record's file; default: out/bench/NAME-TIME.json"
     )
     run_parser.add_argument(
-        "--repeats", type=_num_repeats, default=3, help="rows to measure on each side (default 3)"
+        "--repeats",
+        type=_num_repeats,
+        default=3,
+        help="how often each side is measured (default 3)",
     )
     return parser
 
@@ -71,11 +74,17 @@ def _report(record: Record, path: Path) -> None:
     print(f"{record.name}: {record.status}, record in {path}")
     if record.equality is not None:
         check = record.equality
-        print(f"  equal: {check.compared}: {check.seen:g} (limit {check.limit:g})")
+        print(f"  equality: {check.compared}: {check.seen:g} (limit {check.limit:g})")
+    if record.baseline is not None and record.candidate is not None:
+        print(f"  candidate: {record.candidate.name}; baseline: {record.baseline.name}")
+        print("  candidate / baseline, below 1 the candidate costs less:")
     for name, ratio in record.summary.items():
+        above, below = (
+            median_of(record, column) for column in (ratio.numerator, ratio.denominator)
+        )
         print(
-            f"  {name}: {ratio.best:.4f} best, {ratio.median:.4f} median "
-            f"({ratio.numerator} / {ratio.denominator})"
+            f"    {name}: {ratio.median:.4f} by medians ({above:.3g} / {below:.3g} s), "
+            f"{ratio.best:.4f} by lowest"
         )
     if record.error is not None:
         print(f"error: {record.error.kind}: {record.error.message}", file=sys.stderr)

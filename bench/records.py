@@ -164,6 +164,14 @@ def recompute(record: Record) -> dict[str, Ratio]:
     return summarise(record.baseline, record.candidate, ratios)
 
 
+def median_of(record: Record, column: str) -> float:
+    """Return the median of one column, e.g. `candidate.step_s`; ValueError as in summarise."""
+    assert record.baseline is not None, "a record with a summary has both sides"
+    assert record.candidate is not None, "a record with a summary has both sides"
+    sides = {"baseline": record.baseline, "candidate": record.candidate}
+    return statistics.median(_column(sides, column))
+
+
 def load(path: Path) -> Record:
     """Read a record; raises RecordError that names every field that is missing or wrong."""
     try:

@@ -18,6 +18,7 @@ from bench.registry import Context
 from kit.api import GenerationRequest, ImageEngine, SamplingParams, load_config
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.config.deploy import DeployConfig, leaf_values
+from kit.modelspec.files import CheckpointFiles
 
 PROMPT = "A red ceramic vase on a wooden table"
 NUM_STEPS = 8
@@ -53,6 +54,10 @@ def run(context: Context) -> Record:
                 rows[name].append(_measure(engine))
     return context.record(
         parameters={
+            "checkpoint": DEFAULT_CHECKPOINT.name,
+            "checkpoint_sha256": CheckpointFiles.open(DEFAULT_CHECKPOINT).fingerprint(
+                contents=True
+            ),
             "prompt": PROMPT,
             "num_inference_steps": NUM_STEPS,
             "seed": SEED,

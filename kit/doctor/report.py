@@ -14,8 +14,8 @@ import torch
 from kit.attention.capabilities import resolve_page_size
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.config.deploy import KVMode
-from kit.doctor.golden import run_golden
-from kit.doctor.segments import check_segments
+from kit.doctor.golden import FLOAT32_LIMIT, PIXEL_LIMIT, run_golden
+from kit.doctor.segments import RELATIVE_LIMIT, check_segments
 from kit.errors import KitError
 from kit.modelspec.config import load_generation_config, load_model_config
 from kit.modelspec.files import CheckpointFiles
@@ -23,6 +23,7 @@ from kit.modelspec.footprint import activation_bytes, weight_bytes
 from kit.modelspec.tensors import check_tensors
 from kit.platforms.cpu import CpuPlatform
 from kit.telemetry.environment import capture_environment
+from kit.tokenizer.template import supported_sizes
 from kit.tokenizer.tokenizer import Tokenizer
 
 KV_MODES: tuple[KVMode, ...] = ("dense_legacy", "paged_scheduler")
@@ -51,7 +52,10 @@ class Report:
         return all(check.status == "ok" for check in self.checks)
 
     def as_text(self) -> str:
+        packages = self.environment["packages"]
+        versions = ", ".join(f"{name} {version}" for name, version in packages.items())
         lines = [f"checkpoint {self.checkpoint}"]
+        lines.append(f"on {self.environment['cpu']}, {self.environment['python']}: {versions}")
         lines += [f"{check.status:>6}  {check.name}: {check.detail}" for check in self.checks]
         lines.append("healthy" if self.healthy else "not healthy: see the failed lines")
         return "\n".join(lines)
@@ -89,10 +93,11 @@ def _files(checkpoint: Path) -> Check:
 
 
 def _tokenizer(checkpoint: Path) -> Check:
-    tokenizer = Tokenizer.from_folder(checkpoint, load_model_config(checkpoint))
+    model = load_model_config(checkpoint)
+    tokenizer = Tokenizer.from_folder(checkpoint, model)
     generation = load_generation_config(checkpoint)
-    sizes = len(tokenizer.buckets)
-    detail = f"special tokens agree with config.json, {sizes} sizes"
+    sizes = [str(size) for size in supported_sizes(tokenizer, model)]
+    detail = f"special tokens agree with config.json, {len(sizes)} image sizes"
     return _check("tokenizer", True, detail, sizes=sizes, generation=asdict(generation))
 
 
@@ -126,8 +131,9 @@ def _golden(checkpoint: Path) -> Check:
     del checkpoint
     reports = {mode: run_golden(DEFAULT_CHECKPOINT, mode) for mode in KV_MODES}
     lines = [
-        f"{mode} prediction errors by step {_list(s.prediction for s in report.steps)}, "
-        f"pixels {report.max_pixel_difference}"
+        f"{mode}: largest prediction error of each step "
+        f"{_list(s.prediction for s in report.steps)} (limit {FLOAT32_LIMIT:g}), pixels off by at "
+        f"most {report.max_pixel_difference} of 255 (limit {PIXEL_LIMIT})"
         for mode, report in reports.items()
     ]
     passed = all(report.passed for report in reports.values())
@@ -145,7 +151,7 @@ def _segments(checkpoint: Path) -> Check:
         size = page_size if mode == "paged_scheduler" else None
         errors += check_segments(model, mode, size, device="cpu", dtype=torch.float32)
     worst = max(error.relative_error for error in errors)
-    detail = f"{len(errors)} segments, worst relative error {worst:.1e}"
+    detail = f"{len(errors)} segments, worst relative error {worst:.1e} (limit {RELATIVE_LIMIT:g})"
     passed = all(error.passed for error in errors)
     return _check("attention", passed, detail, segments=[asdict(error) for error in errors])
 

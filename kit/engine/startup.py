@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from kit.attention.capabilities import resolve_page_size
-from kit.config.deploy import DeployConfig, value_of
+from kit.config.deploy import DeployConfig, shown, value_of
 from kit.errors import ConfigError, UnsupportedError
 from kit.kv.geometry import KVGeometry
 from kit.kv.manager import KVCacheManager
@@ -38,12 +38,14 @@ class StartPlan:
     """None in dense_legacy."""
 
 
-def select_platform(devices: str) -> Platform:
-    """Return the platform that `devices` names; raises UnsupportedError."""
+def select_platform(config: DeployConfig) -> Platform:
+    """Return the platform that the stage's `devices` name; raises UnsupportedError."""
+    devices = config.stage.devices
     if devices == "cpu":
         return CpuPlatform()
     raise UnsupportedError(
-        f'devices: got {devices!r}, this version runs on the CPU only; set devices: "cpu"'
+        f"{shown('stage.devices')}: this version runs on the CPU only (got {devices!r}, set by "
+        f"{config.provenance['stage.devices']}); set devices: cpu"
     )
 
 
@@ -56,7 +58,7 @@ def plan_worker(
     backend) or ConfigError (page size, pool size).
     """
     stage = config.stage
-    platform = select_platform(stage.devices)
+    platform = select_platform(config)
     dtype: Literal["float32", "bfloat16"] = (
         "bfloat16" if _dtype(config, platform) == "bfloat16" else "float32"
     )

@@ -107,7 +107,7 @@ def test_good_run(registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixt
     assert record.summary["double"].best == 1.0
     out = capsys.readouterr().out
     assert f"good: ok, record in {path}" in out
-    assert "double: 1.0000 best" in out
+    assert "double: 1.0000 by medians (4 / 4 s), 1.0000 by lowest" in out
 
 
 def test_record_goes_under_out_by_default(
