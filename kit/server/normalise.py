@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -77,41 +77,31 @@ def public_request(
     named = [*warnings, *_check_markers(body, own), *_check_markers(fields, _SHARED)]
     if isinstance(body, OpenAIImageFields):
         _check_response_format(body.response_format)
-    stream = bool(body.stream)
-    num_images = _num_images(fields)
-    height, width = _size(fields)
-    request_id = f"img-{uuid.uuid4().hex}"
-    seed = fields.seed
-    if seed is None and num_images > 1:
-        # 31 bits: every client's integer type can hold and send back the seed it was told.
-        seed = secrets.randbits(31) if defaults.seed is None else defaults.seed
     _check_text("prompt", prompt, MAX_PROMPT_CHARS)
     _check_text("cot_text", fields.cot_text, MAX_TEXT_CHARS)
-    system_prompt = _system_prompt(fields, system_message)
-    timeout_s = defaults.timeout_s if fields.timeout_s is None else fields.timeout_s
-    children = tuple(
-        GenerationRequest(
-            prompt=prompt,
-            sampling=SamplingParams(
-                height=height,
-                width=width,
-                num_inference_steps=fields.num_inference_steps,
-                guidance_scale=fields.guidance_scale,
-                seed=image_seed(seed, index),
-                flow_shift=fields.flow_shift,
-            ),
-            system_prompt=system_prompt,
-            cot_text=fields.cot_text,
-            template=cast("Template | None", fields.template),
-            request_id=request_id if num_images == 1 else f"{request_id}-{index}",
-            num_partial_images=_partial_images(fields, stream=stream),
-            timeout_s=timeout_s,
-        )
-        for index in range(num_images)
+    num_images, stream = _num_images(fields), bool(body.stream)
+    height, width = _size(fields)
+    request_id = f"img-{uuid.uuid4().hex}"
+    first = GenerationRequest(
+        prompt=prompt,
+        sampling=SamplingParams(
+            height=height,
+            width=width,
+            num_inference_steps=fields.num_inference_steps,
+            guidance_scale=fields.guidance_scale,
+            seed=_first_seed(fields, defaults, num_images),
+            flow_shift=fields.flow_shift,
+        ),
+        system_prompt=_system_prompt(fields, system_message),
+        cot_text=fields.cot_text,
+        template=cast("Template | None", fields.template),
+        request_id=request_id,
+        num_partial_images=_partial_images(fields, stream=stream),
+        timeout_s=defaults.timeout_s if fields.timeout_s is None else fields.timeout_s,
     )
     return PublicRequest(
         request_id=request_id,
-        children=children,
+        children=_children(first, num_images),
         output=_output(fields),
         stream=stream,
         safety_identifier=_label(body),
@@ -124,6 +114,27 @@ def image_seed(seed: int | None, index: int) -> int | None:
     if seed is None or index == 0 or not 0 <= seed <= MAX_SEED:
         return seed  # what is out of range is refused with its own value
     return (seed + index) % (MAX_SEED + 1)
+
+
+def _first_seed(fields: ImageFields, defaults: Defaults, num_images: int) -> int | None:
+    """The engine draws a missing seed for one picture; several need one to count on from."""
+    if fields.seed is not None or num_images == 1:
+        return fields.seed
+    # 31 bits: every client's integer type can hold and send back the seed it was told.
+    return secrets.randbits(31) if defaults.seed is None else defaults.seed
+
+
+def _children(first: GenerationRequest, num_images: int) -> tuple[GenerationRequest, ...]:
+    if num_images == 1:
+        return (first,)
+    return tuple(
+        replace(
+            first,
+            request_id=f"{first.request_id}-{index}",
+            sampling=replace(first.sampling, seed=image_seed(first.sampling.seed, index)),
+        )
+        for index in range(num_images)
+    )
 
 
 def _merge(body: Body | ImageEditForm) -> ImageFields:
