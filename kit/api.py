@@ -7,7 +7,8 @@ with ImageEngine(Path("path/to/checkpoint"), config) as engine:
 
 from __future__ import annotations
 
-from kit.engine.engine import ImageEngine, RequestHandle
+from kit.engine.engine import ImageEngine
+from kit.engine.pending import RequestHandle
 from kit.modelspec.deployment import load_config
 from kit.request import GenerationRequest, GenerationResult, SamplingParams, StepEvent
 

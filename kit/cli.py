@@ -1,4 +1,4 @@
-"""The `kit` command: generate, serve, config, doctor. The only module of the kit that prints."""
+"""The `kit` command line. The only module of the kit that prints."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kit.checkpoint.shipped import DEFAULT_CHECKPOINT, DEFAULT_CHECKPOINT_NOTE
-from kit.errors import ConfigError, InvalidRequestError, KitError
+from kit.commands.deployment import model_folder, resolve
+from kit.commands.output import check_writable
+from kit.commands.serve import add_flags as add_serve_flags
+from kit.commands.serve import serve
+from kit.errors import KitError
 
 if TYPE_CHECKING:
     from kit.config.deploy import DeployConfig
-    from kit.request import GenerationRequest, StepEvent
 
 # Torch and everything that imports it is imported inside the commands: a wrong configuration is
 # refused before that cost is paid.
@@ -39,7 +41,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_generate(commands)
+    _add_replay(commands)
     _add_serve(commands)
+    _add_fetch(commands)
     _add_config(commands)
     _add_doctor(commands)
     return parser
@@ -61,7 +65,9 @@ def _add_deployment(parser: argparse.ArgumentParser) -> None:
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--model", type=Path, metavar="DIR", help="checkpoint folder (default: the shipped one)"
+        "--model",
+        metavar="MODEL",
+        help="checkpoint folder, or the hub id of a fetched one (default: the shipped one)",
     )
 
 
@@ -72,10 +78,20 @@ def _add_dry_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_generate(commands: Any) -> None:
-    parser = commands.add_parser("generate", help="turn a prompt into a PNG")
+    parser = commands.add_parser("generate", help="turn a prompt into a picture")
     parser.set_defaults(run=_generate)
     parser.add_argument("prompt")
-    parser.add_argument("-o", "--output", type=Path, default=Path("image.png"), metavar="FILE")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("image.png"),
+        metavar="FILE",
+        help=".png, .jpg or .webp (default: image.png)",
+    )
+    parser.add_argument(
+        "--quality", type=int, metavar="0-100", help="of jpg and webp (default: 95)"
+    )
     _add_model(parser)
     group = parser.add_argument_group("request")
     group.add_argument("--size", metavar="WIDTHxHEIGHT|auto")
@@ -95,14 +111,39 @@ def _add_generate(commands: Any) -> None:
     _add_dry_run(parser)
 
 
+def _add_replay(commands: Any) -> None:
+    parser = commands.add_parser(
+        "replay",
+        help="make a picture again from its own record and compare",
+        description="Exit code 0: identical. 1: different. 2: it could not be replayed.",
+    )
+    parser.set_defaults(run=_replay)
+    parser.add_argument("picture", type=Path, metavar="FILE", help="a file that the kit wrote")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the new picture")
+    _add_model(parser)
+    _add_deployment(parser)
+
+
+def _add_fetch(commands: Any) -> None:
+    parser = commands.add_parser("fetch", help="download a checkpoint and check every byte")
+    parser.set_defaults(run=_fetch)
+    parser.add_argument("model", metavar="MODEL", help="owner/name on the hub")
+    parser.add_argument("--revision", metavar="REV", help="branch, tag or commit (default: main)")
+    parser.add_argument(
+        "--to", type=Path, metavar="DIR", help="a new folder (default: the kit's store)"
+    )
+
+
 def _add_serve(commands: Any) -> None:
     parser = commands.add_parser("serve", help="serve the OpenAI-compatible API")
     parser.set_defaults(run=_serve)
     parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="checkpoint folder (default: the shipped one)"
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="checkpoint folder, or the hub id of a fetched one (default: the shipped one)",
     )
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8091)
+    add_serve_flags(parser)
     parser.add_argument("--omni", action="store_true", help="accepted; not needed")
     parser.add_argument("--trust-remote-code", action="store_true", help="accepted; not needed")
     _add_deployment(parser)
@@ -125,123 +166,44 @@ def _add_doctor(commands: Any) -> None:
     )
 
 
-def _resolve(args: argparse.Namespace, model: Path) -> DeployConfig:
-    from kit.config.runnable import check_runnable
-    from kit.modelspec.deployment import load_config
-
-    flags = {
-        name: getattr(args, name)
-        for name in ("dtype", "gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_seqs")
-    }
-    config = load_config(
-        model, args.deploy_config, stage_overrides=args.stage_overrides, flags=flags
-    )
-    if not getattr(args, "dry_run", True):
-        check_runnable(config)
-    return config
-
-
 def _generate(args: argparse.Namespace) -> int:
-    model = args.model or DEFAULT_CHECKPOINT
-    config = _resolve(args, model)
-    request = _request(args)
+    from kit.commands.generate import generate, read_request
+
+    model = model_folder(args.model)
+    config = resolve(args, model)
+    request = read_request(args)
     if args.dry_run:
         return _print_config(config)
-    _check_writable("--output", args.output)
-    if args.trace:
-        _check_writable("--trace", args.trace)
-
-    from tqdm import tqdm
-
-    from kit.engine.engine import ImageEngine
-    from kit.engine.png import encode_png
-    from kit.telemetry.log import configure_logging
-
-    configure_logging()
-    if args.model is None:
-        print(f"note: {DEFAULT_CHECKPOINT_NOTE}", file=sys.stderr)
-    engine = ImageEngine(model, config)
-    with tqdm(unit="step", file=sys.stderr, delay=0.5) as bar:
-
-        def on_step(event: StepEvent) -> None:
-            bar.total = event.num_steps
-            bar.update()
-
-        try:
-            result = engine.generate(request, on_step)
-        finally:
-            engine.close()
-    args.output.write_bytes(encode_png(result.image))
-    for warning in result.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    sampling, metrics = result.sampling, result.metrics
-    print(
-        f"wrote {args.output}: {sampling.width}x{sampling.height}, seed {sampling.seed}, "
-        f"{sampling.num_inference_steps} steps, guidance {sampling.guidance_scale:g}, "
-        f"{metrics.total_time_s:.2f} s (decode {metrics.decode_time_s:.2f} s)"
-    )
-    return 0
+    return generate(args, model, config, request, say=print, note=_note)
 
 
-def _request(args: argparse.Namespace) -> GenerationRequest:
-    from kit.request import GenerationRequest, SamplingParams
-    from kit.tokenizer.buckets import parse_size
+def _replay(args: argparse.Namespace) -> int:
+    from kit.commands.replay import EXIT_ERROR, replay
 
-    height, width = args.height, args.width
-    if args.size is not None:
-        if height is not None or width is not None:
-            raise InvalidRequestError(
-                f"--size {args.size} and --height/--width say the same thing twice; give one",
-                param="size",
-            )
-        if args.size != "auto":
-            width, height = parse_size(args.size)
-    sampling = SamplingParams(
-        height=height,
-        width=width,
-        num_inference_steps=args.num_inference_steps,
-        guidance_scale=args.guidance_scale,
-        seed=args.seed,
-        flow_shift=args.flow_shift,
-    )
-    return GenerationRequest(
-        prompt=args.prompt,
-        sampling=sampling,
-        system_prompt=args.system_prompt,
-        cot_text=args.cot_text,
-        template=args.template,
-        trace_path=str(args.trace) if args.trace else None,
-    )
+    try:
+        return replay(args, say=print)
+    except KitError as error:
+        _note(f"error: {error}")
+        return EXIT_ERROR
+
+
+def _fetch(args: argparse.Namespace) -> int:
+    from kit.commands.fetch import fetch
+
+    return fetch(args, say=lambda line: print(line, flush=True))
 
 
 def _serve(args: argparse.Namespace) -> int:
-    model = DEFAULT_CHECKPOINT if args.model is None else Path(args.model)
-    if not model.is_dir():
-        raise ConfigError(
-            "MODEL",
-            "no such folder",
-            value=args.model,
-            source="the command line",
-            remedy="download the checkpoint and give its folder",
-        )
-    config = _resolve(args, model)
+    model = model_folder(args.model, "MODEL")
+    config = resolve(args, model)
     if args.dry_run:
         return _print_config(config)
 
-    from kit.server.run import serve
-    from kit.telemetry.log import configure_logging
-
-    configure_logging()
-    if args.model is None:
-        print(f"note: {DEFAULT_CHECKPOINT_NOTE}", file=sys.stderr)
-    if args.omni or args.trust_remote_code:
-        print("note: --omni and --trust-remote-code are not needed here", file=sys.stderr)
-    name = "hunyuan_image3_golden" if args.model is None else args.model
-    return serve(model, config, name=name, host=args.host, port=args.port)
+    return serve(args, model, config, note=_note)
 
 
 def _config(args: argparse.Namespace) -> int:
-    return _print_config(_resolve(args, args.model or DEFAULT_CHECKPOINT))
+    return _print_config(resolve(args, model_folder(args.model)))
 
 
 def _print_config(config: DeployConfig) -> int:
@@ -255,8 +217,8 @@ def _doctor(args: argparse.Namespace) -> int:
     from kit.doctor.report import run_doctor
 
     if args.output:
-        _check_writable("--output", args.output)
-    report = run_doctor(args.model or DEFAULT_CHECKPOINT)
+        check_writable("--output", args.output)
+    report = run_doctor(model_folder(args.model))
     print(report.as_text())
     if args.output:
         args.output.write_text(report.as_json())
@@ -264,13 +226,8 @@ def _doctor(args: argparse.Namespace) -> int:
     return 0 if report.healthy else 1
 
 
-def _check_writable(flag: str, path: Path) -> None:
-    """Refuse an output that could not be written before the work is done."""
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else f"has no folder {path.parent}"
-        raise ConfigError(
-            flag, what, value=str(path), source="the command line", remedy="name a file"
-        )
+def _note(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":

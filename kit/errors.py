@@ -11,6 +11,8 @@ class KitError(Exception):
     exit_code: ClassVar[int] = 1
     http_status: ClassVar[int] = 500
     http_type: ClassVar[str] = "server_error"
+    retry_helps: ClassVar[bool] = False
+    """Whether the same request may succeed when it is sent again, here or elsewhere."""
 
 
 class ConfigError(KitError):
@@ -36,11 +38,27 @@ class CheckpointError(KitError):
     exit_code = 2
 
 
+class RecordError(KitError):
+    """A replay record is absent, damaged or of another format."""
+
+    exit_code = 2
+
+
+class HubError(KitError):
+    """The hub cannot be reached, refuses, has no such model, or sent something damaged."""
+
+    exit_code = 2
+
+
 class UnsupportedError(KitError):
     """This build, platform, backend or model cannot do what was asked."""
 
     exit_code = 2
     http_status = 501
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        self.param = param
+        super().__init__(message)
 
 
 class RequestError(KitError):
@@ -59,6 +77,12 @@ class InvalidRequestError(RequestError):
     """A field of the request is out of range, of the wrong type or contradicts another."""
 
 
+class NotFoundError(RequestError):
+    """The request names a model or a job that is not here."""
+
+    http_status = 404
+
+
 class CapacityError(RequestError):
     """The request cannot fit even in an empty pool."""
 
@@ -70,9 +94,20 @@ class CapacityError(RequestError):
 
 
 class OverloadedError(KitError):
-    """The queue is full; the same request may succeed later."""
+    """The queue is full; the same request may succeed after `retry_after_s` seconds."""
 
     http_status = 503
+    retry_helps = True
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class DeadlineError(KitError):
+    """The request's own time limit has passed; sending it again would cost the same again."""
+
+    http_status = 504
 
 
 class CancelledError(KitError):
@@ -83,6 +118,13 @@ class CancelledError(KitError):
 
 class EngineError(KitError):
     """Our fault: the request was fine."""
+
+
+class UnavailableError(EngineError):
+    """The engine is shutting down or has stopped; another server may answer."""
+
+    http_status = 503
+    retry_helps = True
 
 
 class WorkerError(EngineError):

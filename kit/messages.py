@@ -60,6 +60,7 @@ class RunRequest:
     """None in dense_legacy, never None in paged_scheduler."""
 
     trace_path: str | None
+    num_partial_images: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,5 +73,9 @@ class RunResult:
 
     step_times_s: tuple[float, ...]
     tokens_written: tuple[int, ...]
+    preview_time_s: float
+    """Decoding of the previews; in no step time."""
+
     decode_time_s: float
     kv_bytes: int
+    peak_memory_bytes: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -31,7 +32,7 @@ class SamplingParams:
     """Seed of the initial noise, 0 to 2**63 - 1; None draws one, which the result names."""
 
     flow_shift: float | None = None
-    """Shift of the flow-matching schedule, above 0."""
+    """Shift of the flow-matching schedule, 0.01 to 100."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,12 @@ class GenerationRequest:
     trace_path: str | None = None
     """Where the worker writes every step's tensors (safetensors); None writes nothing."""
 
+    num_partial_images: int = 0
+    """Previews at evenly spaced steps, 0 to 3; never one of the last step."""
+
+    timeout_s: float | None = None
+    """Seconds from submission, time in the queue included; None means no limit."""
+
 
 @dataclass(frozen=True)
 class ResolvedSampling:
@@ -77,9 +84,18 @@ class RequestMetrics:
     step_times_s: tuple[float, ...]
     """Every denoising step in order, the first included."""
 
+    preview_time_s: float
+    """Decoding of the previews; in no step time."""
+
     decode_time_s: float
     total_time_s: float
     """From submission to the decoded image."""
+
+    prefix_tokens: int
+    """Tokens of one row that only the first step computes."""
+
+    target_tokens: int
+    """Tokens of one row that every step computes anew."""
 
     num_rows: int
     num_pages: int
@@ -90,6 +106,94 @@ class RequestMetrics:
 
     tokens_written: tuple[int, ...]
     """Key/value tokens written in each step, all rows together."""
+
+    peak_memory_bytes: int
+    """Most memory the worker's device or, on the CPU, its process held so far."""
+
+
+@dataclass(frozen=True)
+class RecordedRequest:
+    """A request as it ran: nothing is left to a default."""
+
+    prompt: str
+    system_prompt: str | None
+    cot_text: str | None
+    template: Template
+    sampling: ResolvedSampling
+
+
+@dataclass(frozen=True)
+class RecordedModel:
+    """Which weights drew a picture."""
+
+    version: str | None
+    """`model_version` of config.json; None where it has none."""
+
+    fingerprint: str
+    """Of configuration, tokenizer and a sample of the weights, see modelspec.fingerprint."""
+
+
+@dataclass(frozen=True)
+class RecordedDeployment:
+    """How a picture was computed: what was configured and what that resolved to."""
+
+    kv_mode: str
+    backend: str
+    kernel: str
+    kernel_version: str
+    page_size: int | None
+    """Token slots per page; None in dense_legacy."""
+
+    dtype: str
+    settings: Mapping[str, str | int | float | bool | None]
+    """Every setting of the resolved deployment, by its dotted name."""
+
+    config_hash: str
+    """sha256 over `settings`."""
+
+
+@dataclass(frozen=True)
+class RecordedPlatform:
+    """What computed a picture; it names no host, user or folder."""
+
+    device: str
+    """Kind of device, e.g. cpu."""
+
+    device_name: str
+    """Model of the device."""
+
+    machine: str
+    """Instruction set of the host, e.g. x86_64."""
+
+    cpu_capability: str
+    """Vector instructions that torch's CPU kernels use, e.g. AVX2."""
+
+    num_threads: int
+    """Threads of one CPU operation; sums are split among them."""
+
+    versions: Mapping[str, str]
+    """Version of each package that takes part in the computation."""
+
+
+@dataclass(frozen=True)
+class RecordedImage:
+    """A picture's size and the hash of its pixels."""
+
+    height: int
+    width: int
+    sha256: str
+    """Over the uint8 [height, width, 3] pixels, row by row."""
+
+
+@dataclass(frozen=True)
+class ReplayRecord:
+    """Everything that can change a picture, so that it can be made again and compared."""
+
+    request: RecordedRequest
+    model: RecordedModel
+    deployment: RecordedDeployment
+    platform: RecordedPlatform
+    image: RecordedImage
 
 
 @dataclass(frozen=True)
@@ -103,6 +207,9 @@ class GenerationResult:
     sampling: ResolvedSampling
     template: Template
     metrics: RequestMetrics
+    replay: ReplayRecord
+    """What it takes to make this image again."""
+
     warnings: tuple[str, ...] = ()
 
 
@@ -118,3 +225,7 @@ class StepEvent:
     step_time_s: float
     tokens_written: int
     """Key/value tokens written in this step, all rows together."""
+
+    preview: npt.NDArray[np.uint8] | None = None
+    """uint8 [height, width, 3], RGB: what the image would be if this step's direction held to the
+    end. None for a step without a preview."""

@@ -102,7 +102,7 @@ class SamplingDefaults(_Frozen):
     width: Count | None = None
     """Image width in pixels; goes with `height`."""
 
-    flow_shift: Annotated[float, Field(gt=0)] | None = None
+    flow_shift: Annotated[float, Field(ge=0.01, le=100)] | None = None
     """Shift of the flow-matching schedule."""
 
 
@@ -115,6 +115,9 @@ class StageConfig(_Frozen):
     max_num_seqs: Count = 1
     """Admitted requests that may hold keys and values; above 1 the next request's pages are
     reserved while one runs."""
+
+    max_queued_requests: Count = 64
+    """Requests that may wait behind the one that runs; one more is refused with HTTP 503."""
 
     enforce_eager: bool = True
     """No graph capture. The kit captures none, so false changes nothing and is warned about."""

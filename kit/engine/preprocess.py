@@ -18,8 +18,13 @@ from kit.tokenizer.tokenizer import Tokenizer
 
 MAX_STEPS = 1000
 MAX_GUIDANCE = 100.0
+MIN_FLOW_SHIFT = 0.01
+"""Near 0 the schedule divides by zero: shift * s / (1 + (shift - 1) * s) at s = 1."""
+
 MAX_FLOW_SHIFT = 100.0
 MAX_SEED = 2**63 - 1
+MAX_PARTIAL_IMAGES = 3
+MAX_TIMEOUT_S = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,9 @@ class Preprocessor:
 
     def prepare(self, request: GenerationRequest) -> PreparedRequest:
         """Resolve and check a request; raises InvalidRequestError naming the field."""
+        _integer("num_partial_images", request.num_partial_images, 0, MAX_PARTIAL_IMAGES)
+        if request.timeout_s is not None:
+            _number("timeout_s", request.timeout_s, 0.0, MAX_TIMEOUT_S, above=True)
         sampling = self._resolve(request)
         template, warnings = self._template(request)
         rows = build_rows(
@@ -88,7 +96,7 @@ class Preprocessor:
                 "num_inference_steps", value("num_inference_steps"), 1, MAX_STEPS
             ),
             guidance_scale=_number("guidance_scale", value("guidance_scale"), 0.0, MAX_GUIDANCE),
-            flow_shift=_number("flow_shift", value("flow_shift"), 0.0, MAX_FLOW_SHIFT, above=True),
+            flow_shift=_number("flow_shift", value("flow_shift"), MIN_FLOW_SHIFT, MAX_FLOW_SHIFT),
             # 31 bits: every client's integer type can hold and send back the seed it was told.
             seed=secrets.randbits(31) if seed is None else _integer("seed", seed, 0, MAX_SEED),
         )

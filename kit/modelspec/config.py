@@ -168,7 +168,7 @@ def parse_model_config(raw: dict[str, Any]) -> ModelConfig:
         cfg_distilled=bool(raw.get("cfg_distilled", False)),
         use_meanflow=bool(raw.get("use_meanflow", False)),
         vae=vae,
-        model_version=raw.get("model_version"),
+        model_version=None if (version := raw.get("model_version")) is None else str(version),
     )
     _check_shapes(config)
     return config

@@ -13,7 +13,7 @@ from kit.model.rope import rotary_tables
 from kit.model.transformer import HunyuanImage3
 from kit.pipeline.guidance import guidance_token_value, guide
 from kit.pipeline.noise import draw_noise
-from kit.pipeline.schedule import euler_step, flow_sigmas, flow_timesteps
+from kit.pipeline.schedule import clean_estimate, euler_step, flow_sigmas, flow_timesteps
 from kit.pipeline.trace import Trace
 from kit.tokenizer.layout import positions_yx
 
@@ -50,6 +50,7 @@ class DenoiseLoop:
         self._timesteps = flow_timesteps(self._sigmas)
         noise = draw_noise(sampling.seed, config.vae.latent_channels, layout.grid)
         self.latents: Tensor = noise.to(device=device, dtype=torch.float32)
+        self._velocity = torch.zeros_like(self.latents)
         self.step_index = 0
         if trace is not None:
             trace.add_rows(run.rows)
@@ -85,6 +86,7 @@ class DenoiseLoop:
         velocity = guide(prediction, self._sampling.guidance_scale)
         latents_in = self.latents
         self.latents = euler_step(latents_in, velocity, self._sigmas[i], self._sigmas[i + 1])
+        self._velocity = velocity
         self.step_index += 1
         if self._trace is not None:
             values = {"timestep": timestep, "timestep_r": timestep_r, "guidance": guidance}
@@ -94,6 +96,14 @@ class DenoiseLoop:
                 if value is not None:
                     self._trace.add(f"step{i + 1}.{name}", value)
         return plan.num_tokens * self._num_rows
+
+    def clean_estimate(self) -> Tensor:
+        """Return the clean latents that the last step pointed to, float32 [1, C, h, w].
+
+        The latents themselves after the last step. With meanflow the velocity is a mean up to the
+        next step, and this is its continuation to the end.
+        """
+        return clean_estimate(self.latents, self._velocity, self._sigmas[self.step_index])
 
     def _distilled_values(self, i: int) -> tuple[Tensor | None, Tensor | None]:
         """Values of the <guidance> and <timestep_r> tokens, float32 [1]; None without the token."""

@@ -22,6 +22,20 @@ def flow_timesteps(sigmas: Tensor) -> Tensor:
     return sigmas[:-1] * 1000.0
 
 
+def clean_estimate(latents: Tensor, velocity: Tensor, sigma: Tensor) -> Tensor:
+    """Return x - sigma * v, all float32: where the latents end if v stays as it is."""
+    return latents - sigma * velocity
+
+
+def preview_steps(num_steps: int, num_previews: int) -> frozenset[int]:
+    """Steps (1 for the first) after which a preview is due: evenly spaced, never the last one.
+
+    At most `num_previews`, fewer where a request has too few steps.
+    """
+    spaced = {j * num_steps // (num_previews + 1) for j in range(1, num_previews + 1)}
+    return frozenset(spaced - {0})
+
+
 def euler_step(latents: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor) -> Tensor:
     """Return x + (next_sigma - sigma) * v, all float32; v points from data to noise."""
     return latents + (next_sigma - sigma) * velocity

@@ -21,3 +21,7 @@ class Platform(Protocol):
     def free_memory_bytes(self) -> int:
         """Bytes that can be allocated now."""
         ...
+
+    def peak_memory_bytes(self) -> int:
+        """Most bytes that this process held on the device so far."""
+        ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,17 @@ class CpuPlatform:
         if limit is None or used is None:
             return available
         return max(0, min(available, limit - used))
+
+    def peak_memory_bytes(self) -> int:
+        """Peak of the process's resident memory."""
+        try:
+            status = Path("/proc/self/status").read_text()
+        except OSError:
+            # Where there is no /proc, ru_maxrss counts bytes.
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        # Not ru_maxrss: on Linux it starts at what the parent held when it started this process.
+        peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+        return int(peak.split()[1]) * 1024
 
 
 def _read_bytes(name: str) -> int | None:

@@ -41,6 +41,15 @@ class Scheduled:
 
 
 @dataclass(frozen=True)
+class Holding:
+    """A request that holds pages now."""
+
+    request_id: str
+    is_running: bool
+    allocation: KVAllocation
+
+
+@dataclass(frozen=True)
 class SchedulerSnapshot:
     """How full the queue and the pool are at one moment."""
 
@@ -161,6 +170,17 @@ class Scheduler:
             num_pages_used=pool.num_used,
             num_pages_free=pool.num_free,
             peak_pages_used=pool.peak_used,
+        )
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """Return who holds which pages: the running request, then those admitted, in order."""
+        running = self._running
+        held = [] if running is None else [(running.request_id, True, running.allocation)]
+        held += [(name, False, allocation) for name, allocation in self._admitted.items()]
+        return tuple(
+            Holding(request_id, is_running, allocation)
+            for request_id, is_running, allocation in held
+            if allocation is not None
         )
 
     @property

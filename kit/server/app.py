@@ -1,74 +1,59 @@
-"""The HTTP application: chat completions that return images, health, models."""
+"""The HTTP application: every endpoint around one engine."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import time
-from dataclasses import asdict
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse
 
 from kit.engine.engine import ImageEngine
-from kit.engine.png import encode_png
-from kit.request import GenerationResult
-from kit.server.errors import error_response, install_error_handlers
-from kit.server.protocol import ChatCompletionRequest, to_generation_request
+from kit.server.answers import ErrorAnswer
+from kit.server.chat import install_chat
+from kit.server.edits import install_edits
+from kit.server.errors import install_error_handlers
+from kit.server.health import install_health
+from kit.server.images import install_images
+from kit.server.info import install_info
+from kit.server.jobs import install_jobs
+from kit.server.kv import install_kv
+from kit.server.models import install_models
+from kit.server.protocol import known_fields
+from kit.server.request_log import RequestLog
+from kit.server.security import install_security
+from kit.server.service import Service
+from kit.server.settings import ServerSettings
 
 
-def create_app(engine: ImageEngine, *, name: str) -> FastAPI:
-    """Build the application around a started engine; `name` is the model's public id."""
-    app = FastAPI(title="hunyuan-paged-kit")
-    install_error_handlers(app)
-    created = int(time.time())
+def create_app(engine: ImageEngine, settings: ServerSettings) -> FastAPI:
+    """Build the application; the engine may be started later, its requests wait until then."""
 
-    @app.get("/health")
-    async def health() -> dict[str, str]:
-        return {"status": "ok"}
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        del app
+        yield
+        await jobs.close()
 
-    @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        model = {"id": name, "object": "model", "created": created, "owned_by": "local"}
-        return {"object": "list", "data": [model]}
-
-    @app.post("/v1/chat/completions", response_model=None)
-    async def chat_completions(body: ChatCompletionRequest) -> dict[str, Any] | JSONResponse:
-        if body.model not in (None, name):
-            return error_response(
-                404,
-                f"model {body.model!r} is not served here; the served model is {name!r}",
-                kind="invalid_request_error",
-                param="model",
-                code="model_not_found",
-            )
-        request, warnings = to_generation_request(body)
-        handle = engine.submit(request)
-        try:
-            result = await asyncio.wrap_future(handle.future)
-        except asyncio.CancelledError:
-            engine.cancel(handle.request_id)
-            raise
-        return _answer(result, name, [*warnings, *result.warnings])
-
+    app = FastAPI(
+        title="hunyuan-paged-kit",
+        description="HunyuanImage-3.0 behind OpenAI's API; docs/api.md has the rules.",
+        lifespan=lifespan,
+        redirect_slashes=False,  # a redirect is no answer in OpenAI's shape
+        responses={
+            "4XX": {"model": ErrorAnswer, "description": "The caller must change something"},
+            "5XX": {"model": ErrorAnswer, "description": "The server cannot; 503: not now"},
+        },
+    )
+    install_error_handlers(app, known_fields())
+    service = Service(engine, settings)
+    install_images(app, service)
+    install_edits(app, service)
+    install_chat(app, service)
+    jobs = install_jobs(app, service)
+    install_models(app, settings)
+    install_info(app, engine, settings)
+    install_health(app, engine, settings)
+    install_kv(app, engine, settings)
+    install_security(app, engine, settings)
+    app.add_middleware(RequestLog)  # the last one is the outermost
     return app
-
-
-def _answer(result: GenerationResult, name: str, warnings: list[str]) -> dict[str, Any]:
-    url = "data:image/png;base64," + base64.b64encode(encode_png(result.image)).decode()
-    message = {
-        "role": "assistant",
-        "content": [{"type": "image_url", "image_url": {"url": url}}],
-    }
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    return {
-        "id": result.request_id,
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": name,
-        "choices": [choice],
-        "sampling": asdict(result.sampling),
-        "metrics": asdict(result.metrics),
-        "warnings": warnings,
-    }

@@ -1,55 +1,189 @@
-"""Every error as OpenAI's error object, with the right status."""
+"""Every error as OpenAI's error object, with the right status and headers."""
 
 from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
-from kit.errors import KitError, RequestError
+from kit.errors import (
+    CancelledError,
+    CapacityError,
+    DeadlineError,
+    KitError,
+    NotFoundError,
+    OverloadedError,
+    RequestError,
+    UnavailableError,
+    UnsupportedError,
+)
 from kit.telemetry.log import get_logger
 
 logger = get_logger("server")
 
+_CODES: tuple[tuple[type[KitError], str], ...] = (
+    (CapacityError, "request_too_large"),
+    (OverloadedError, "overloaded"),
+    (UnavailableError, "unavailable"),
+    (DeadlineError, "deadline_exceeded"),
+    (CancelledError, "cancelled"),
+    (UnsupportedError, "unsupported"),
+)
+_MAX_INPUT_CHARS = 200
+
 
 def error_response(
-    status: int, message: str, *, kind: str, param: str | None = None, code: str | None = None
+    status: int,
+    message: str,
+    *,
+    kind: str,
+    param: str | None = None,
+    code: str | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """Build {"error": {message, type, param, code}}."""
-    body = {"message": message, "type": kind, "param": param, "code": code}
-    return JSONResponse({"error": body}, status_code=status)
+    """Build {"error": {message, type, param, code}}.
+
+    OpenAI's clients send a request with a status of 500 and above twice more. Only 503 is worth
+    that: all others would cost the same again, so `x-should-retry` tells them not to.
+    """
+    content = {"error": _error(message, kind=kind, param=param, code=code)}
+    told = {} if status < 500 or status == 503 else {"x-should-retry": "false"}
+    return JSONResponse(content, status_code=status, headers={**told, **(headers or {})})
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    """Answer the kit's errors, validation errors and unknown routes in one shape."""
+def error_content(error: KitError) -> dict[str, Any]:
+    """Return the error object of an error of the kit, as a response or an event holds it."""
+    return {
+        "error": _error(
+            str(error),
+            kind=error.http_type,
+            param=error.param if isinstance(error, RequestError | UnsupportedError) else None,
+            code=_code(error),
+        )
+    }
+
+
+def internal_error(error: Exception, where: str) -> dict[str, Any]:
+    """Log what nobody expected, and return an error object that names only its kind."""
+    logger.error("%s failed", where, exc_info=error)
+    return {"error": _error(f"internal error: {type(error).__name__}", kind="server_error")}
+
+
+def install_error_handlers(app: FastAPI, known_fields: Sequence[str]) -> None:
+    """Answer the kit's errors, validation errors and unknown routes in one shape.
+
+    `known_fields` are those of all bodies: near names are suggested from them.
+    """
 
     @app.exception_handler(KitError)
     async def kit_error(request: Request, error: KitError) -> JSONResponse:
         del request
-        param = error.param if isinstance(error, RequestError) else None
-        return error_response(error.http_status, str(error), kind=error.http_type, param=param)
+        content = error_content(error)["error"]
+        headers = {}
+        if isinstance(error, OverloadedError):
+            headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
+        return error_response(
+            error.http_status,
+            content["message"],
+            kind=content["type"],
+            param=content["param"],
+            code=content["code"],
+            headers=headers,
+        )
 
     @app.exception_handler(RequestValidationError)
-    @app.exception_handler(ValidationError)
-    async def invalid_body(
-        request: Request, error: RequestValidationError | ValidationError
-    ) -> JSONResponse:
+    async def invalid_body(request: Request, error: RequestValidationError) -> JSONResponse:
         del request
-        first = error.errors()[0]
-        location = [str(part) for part in first["loc"] if part != "body"]
-        param = ".".join(location) or None
-        message = f"{param or 'body'}: {first['msg']} (got {first.get('input')!r:.200})"
-        return error_response(400, message, kind="invalid_request_error", param=param)
+        return _invalid(error.errors(), known_fields)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
-        message = f"{request.method} {request.url.path}: {error.detail}"
-        return error_response(error.status_code, message, kind="invalid_request_error")
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["allow"] = _allowed_methods(app, request)
+        return error_response(
+            error.status_code,
+            f"{request.method} {request.url.path}: {error.detail}",
+            kind="invalid_request_error" if error.status_code < 500 else "server_error",
+            headers=headers,
+        )
 
-    @app.exception_handler(Exception)
-    async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        message = f"internal error: {type(error).__name__}"
-        return error_response(500, message, kind="server_error")
+
+def _allowed_methods(app: FastAPI, request: Request) -> str:
+    """The framework names the methods of one route only, and a path may have several."""
+    methods: set[str] = set()
+    for route in app.routes:
+        match, _ = route.matches(request.scope)
+        if match is not Match.NONE:
+            methods |= getattr(route, "methods", None) or set()
+    return ", ".join(sorted(methods))
+
+
+def _code(error: KitError) -> str | None:
+    if isinstance(error, NotFoundError):
+        return f"{error.param}_not_found"
+    return next((code for kind, code in _CODES if isinstance(error, kind)), None)
+
+
+def _invalid(errors: Sequence[Any], known_fields: Sequence[str]) -> JSONResponse:
+    # Of the alternatives of a union, the one that was followed furthest is the one that was meant.
+    first = max(errors, key=lambda problem: len(problem["loc"]))
+    kind, code = first["type"], None
+    param = _param(first["loc"], known_fields, keep_last=kind == "extra_forbidden")
+    got = f" (got {first.get('input')!r:.{_MAX_INPUT_CHARS}})"
+    message = f"{param or 'body'}: {first['msg']}{got}"
+    if kind == "extra_forbidden":
+        name = str(first["loc"][-1])
+        near = difflib.get_close_matches(name, known_fields, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "it is no field of this API"
+        message, code = f"{param}: unknown field; {hint}", "unknown_parameter"
+    elif kind == "missing":
+        message, code = f"{param or 'body'}: is missing", "missing_required_parameter"
+    elif isinstance(first.get("input"), bytes):
+        message = "the body was not read; send JSON with the header Content-Type: application/json"
+    elif kind == "json_invalid":
+        message, param = f"the body is no JSON: {first['ctx']['error']}", None
+    return error_response(400, message, kind="invalid_request_error", param=param, code=code)
+
+
+def _param(
+    location: Sequence[str | int], known_fields: Sequence[str], *, keep_last: bool
+) -> str | None:
+    """Spell a location as OpenAI does: messages[0].content; `extra_body` means its field."""
+    if location and location[0] in ("query", "path", "header"):
+        return str(location[1])
+    parts: list[str] = []
+    for position, part in enumerate(location):
+        is_last = keep_last and position == len(location) - 1
+        if isinstance(part, int):
+            if parts:
+                parts[-1] += f"[{part}]"
+        # What else stands in a location are names of union members.
+        elif part != "extra_body" and (part in known_fields or is_last):
+            parts.append(part)
+    if not parts and "extra_body" in location:
+        return "extra_body"
+    return ".".join(parts) or None
+
+
+def _error(
+    message: str, *, kind: str, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    return {
+        "message": _clean(message),
+        "type": kind,
+        "param": None if param is None else _clean(param),
+        "code": code,
+    }
+
+
+def _clean(text: str) -> str:
+    """Escape what UTF-8 cannot hold: a body may spell half of a surrogate pair."""
+    return text.encode("utf-8", "backslashreplace").decode()

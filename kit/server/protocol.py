@@ -1,176 +1,179 @@
-"""The body of a chat completion that asks for an image, and how it becomes a GenerationRequest."""
+"""The bodies of the endpoints, as their clients send them."""
 
 from __future__ import annotations
 
-import difflib
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from kit.errors import InvalidRequestError
-from kit.request import GenerationRequest, SamplingParams, Template
-from kit.tokenizer.buckets import parse_size
-
-# OpenAI chat fields that cannot change an image; a value is accepted and named in `warnings`.
-_NO_EFFECT = frozenset(
-    {
-        "frequency_penalty",
-        "logit_bias",
-        "logprobs",
-        "max_completion_tokens",
-        "max_tokens",
-        "metadata",
-        "presence_penalty",
-        "safety_identifier",
-        "service_tier",
-        "stop",
-        "store",
-        "temperature",
-        "top_logprobs",
-        "top_p",
-        "user",
-    }
+from kit.server.fields import (
+    MAX_LABEL_CHARS,
+    MAX_PROMPT_CHARS,
+    TEXT_TO_IMAGE_ONLY,
+    ImageFields,
+    NoEffect,
+    NotSupported,
+    StrictModel,
+    documented,
 )
 
+_TEXT_ONLY = "a picture is the only thing this server makes"
+_NO_TOOLS = "the model calls no tools"
+_RASTER = "output formats are png, jpeg and webp"
 
-class TextPart(BaseModel):
-    """One text part of a message."""
+MAX_MESSAGES = 256
+MAX_PARTS = 256
 
-    model_config = ConfigDict(extra="forbid")
+MODEL = "Name of the served model, see /v1/models; absent means that one"
+
+
+class Body(ImageFields):
+    """What JSON bodies share: fields of the kit beside OpenAI's, or in `extra_body`."""
+
+    model: str | None = documented(MODEL)
+    stream: bool | None = documented("Answer as server-sent events")
+    user: str | None = documented("Echoed as safety_identifier", maxLength=MAX_LABEL_CHARS)
+    safety_identifier: str | None = documented("Echoed in the answer", maxLength=MAX_LABEL_CHARS)
+    extra_body: ImageFields | None = documented(
+        "Means the same as its fields beside it; a field in both places must agree"
+    )
+
+
+class OpenAIImageFields(StrictModel):
+    """OpenAI's fields of pictures that mean little here."""
+
+    response_format: str | None = documented(
+        "b64_json; the server keeps no files that a url could name", enum=["b64_json", None]
+    )
+    quality: Annotated[
+        Any,
+        NotSupported("num_inference_steps decides it", ("auto", "standard")),
+    ] = None
+    background: Annotated[
+        Any, NotSupported("pictures have no transparency", ("auto", "opaque"))
+    ] = None
+    moderation: Annotated[Any, NotSupported("nothing is moderated here", ("auto", "low"))] = None
+    style: Annotated[Any, NotSupported("say it in the prompt")] = None
+    complexity: Annotated[Any, NotSupported("the model plans nothing before it draws")] = None
+    frame_count: Annotated[Any, NotSupported(_RASTER)] = None
+    frame_duration_ms: Annotated[Any, NotSupported(_RASTER)] = None
+    svg: Annotated[Any, NotSupported(_RASTER)] = None
+
+
+class ImageGenerationBody(OpenAIImageFields, Body):
+    """POST /v1/images/generations and POST /v1/jobs."""
+
+    prompt: str = Field(
+        description="What to draw",
+        json_schema_extra={"minLength": 1, "maxLength": MAX_PROMPT_CHARS},
+    )
+
+
+class ImageEditForm(OpenAIImageFields, ImageFields):
+    """The fields of POST /v1/images/edits beside its files; all are text in a form."""
+
+    prompt: str = Field(
+        description="What to draw",
+        json_schema_extra={"minLength": 1, "maxLength": MAX_PROMPT_CHARS},
+    )
+    model: str | None = documented(MODEL)
+    stream: bool | None = documented("Answer as server-sent events")
+    user: str | None = documented("Echoed as safety_identifier", maxLength=MAX_LABEL_CHARS)
+    safety_identifier: str | None = documented("Echoed in the answer", maxLength=MAX_LABEL_CHARS)
+    url: Annotated[Any, NotSupported(TEXT_TO_IMAGE_ONLY)] = None
+    reference_image: Annotated[Any, NotSupported(TEXT_TO_IMAGE_ONLY)] = None
+    mask_image: Annotated[Any, NotSupported(TEXT_TO_IMAGE_ONLY)] = None
+    input_fidelity: Annotated[Any, NotSupported(TEXT_TO_IMAGE_ONLY, ("low",))] = None
+
+
+class TextPart(StrictModel):
+    """A piece of text."""
 
     type: Literal["text"]
     text: str
 
 
-class Message(BaseModel):
+class ImageURL(StrictModel):
+    """Where a reference image lies."""
+
+    url: str
+    detail: str | None = None
+
+
+class ImagePart(StrictModel):
+    """A reference image."""
+
+    type: Literal["image_url"]
+    image_url: ImageURL | str
+
+
+class OtherPart(StrictModel):
+    """A part that a picture cannot be drawn from."""
+
+    type: Literal["input_audio", "file", "video_url", "refusal"]
+    input_audio: Any = None
+    file: Any = None
+    video_url: Any = None
+    refusal: Any = None
+
+
+Part = Annotated[TextPart | ImagePart | OtherPart, Field(discriminator="type")]
+
+
+class Message(StrictModel):
     """One message of the conversation."""
 
-    model_config = ConfigDict(extra="ignore")
-
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, str):
-            return self.content
-        return "\n".join(part.text for part in self.content)
+    content: str | Annotated[list[Part], Field(max_length=MAX_PARTS)]
+    name: str | None = None
 
 
-class ImageFields(BaseModel):
-    """The kit's own fields: nested in `extra_body`, or flat as the openai client sends them."""
+class StreamOptions(StrictModel):
+    """What a stream carries beside the picture."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    height: int | None = Field(default=None, strict=True)
-    width: int | None = Field(default=None, strict=True)
-    size: str | None = None
-    num_inference_steps: int | None = Field(default=None, strict=True)
-    guidance_scale: float | None = Field(default=None, strict=True)
-    seed: int | None = Field(default=None, strict=True)
-    flow_shift: float | None = Field(default=None, strict=True)
-    system_prompt: str | None = None
-    cot_text: str | None = None
-    template: Template | None = None
+    include_usage: bool | None = documented("End with a chunk that holds `usage`")
+    include_obfuscation: Annotated[Any, NoEffect()] = None
 
 
-class ChatCompletionRequest(BaseModel):
+class ChatCompletionBody(Body):
     """POST /v1/chat/completions."""
 
-    model_config = ConfigDict(extra="allow")
-
-    model: str | None = None
-    messages: list[Message] = Field(min_length=1)
-    modalities: list[str] | None = None
-    n: int | None = Field(default=None, strict=True)
-    stream: bool | None = Field(default=None, strict=True)
-    extra_body: dict[str, Any] | None = None
-
-
-def to_generation_request(body: ChatCompletionRequest) -> tuple[GenerationRequest, list[str]]:
-    """Return the request and the warnings that its answer must carry.
-
-    Raises InvalidRequestError naming the field.
-    """
-    warnings = _check_modalities(body.modalities)
-    if body.n not in (None, 1):
-        raise InvalidRequestError(f"n: got {body.n}, this version returns one image", param="n")
-    if body.stream:
-        raise InvalidRequestError(
-            "stream: this version answers when the image is done; leave it out or send false",
-            param="stream",
-        )
-    fields, unused = _image_fields(body)
-    warnings += [f"{name} has no effect on an image" for name in unused]
-    return _build(body.messages, fields), warnings
-
-
-def _check_modalities(modalities: list[str] | None) -> list[str]:
-    if modalities is None:
-        return ['modalities was absent and taken as ["image"]']
-    if modalities != ["image"]:
-        raise InvalidRequestError(
-            f'modalities: got {modalities!r}, this server makes images; send ["image"]',
-            param="modalities",
-        )
-    return []
-
-
-def _image_fields(body: ChatCompletionRequest) -> tuple[ImageFields, list[str]]:
-    """Merge the nested and the flat spelling; the same field twice must agree."""
-    flat, nested = dict(body.model_extra or {}), dict(body.extra_body or {})
-    unused = sorted(name for name in flat if name in _NO_EFFECT)
-    flat = {name: value for name, value in flat.items() if name not in _NO_EFFECT}
-    for name in flat.keys() & nested.keys():
-        if flat[name] != nested[name]:
-            raise InvalidRequestError(
-                f"{name}: got {nested[name]!r} in extra_body and {flat[name]!r} beside it; "
-                f"send one of them",
-                param=name,
-            )
-    merged = flat | nested
-    for name in merged:
-        if name not in ImageFields.model_fields:
-            near = difflib.get_close_matches(name, ImageFields.model_fields, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "it is no field of this API"
-            raise InvalidRequestError(f"{name}: unknown field; {hint}", param=name)
-    return ImageFields.model_validate(merged), unused
-
-
-def _build(messages: list[Message], fields: ImageFields) -> GenerationRequest:
-    prompt = "\n".join(m.text for m in messages if m.role == "user")
-    system = "\n".join(m.text for m in messages if m.role in ("system", "developer")) or None
-    if any(m.role == "assistant" for m in messages):
-        raise InvalidRequestError(
-            "messages: an assistant message cannot be continued by this model; send its text as "
-            "cot_text or leave it out",
-            param="messages",
-        )
-    if system is not None and fields.system_prompt not in (None, system):
-        raise InvalidRequestError(
-            "system_prompt: differs from the system message; send one of them",
-            param="system_prompt",
-        )
-    height, width = fields.height, fields.width
-    if fields.size is not None and fields.size != "auto":
-        size_width, size_height = parse_size(fields.size)
-        if height not in (None, size_height) or width not in (None, size_width):
-            raise InvalidRequestError(
-                f"size: {fields.size} contradicts width={width}, height={height}", param="size"
-            )
-        height, width = size_height, size_width
-    sampling = SamplingParams(
-        height=height,
-        width=width,
-        num_inference_steps=fields.num_inference_steps,
-        guidance_scale=fields.guidance_scale,
-        seed=fields.seed,
-        flow_shift=fields.flow_shift,
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
+    modalities: list[str] | None = documented(
+        'Must be ["image"]; absent means that', enum=[["image"], None]
     )
-    return GenerationRequest(
-        prompt=prompt,
-        sampling=sampling,
-        system_prompt=fields.system_prompt or system,
-        cot_text=fields.cot_text,
-        template=fields.template,
-    )
+    stream_options: StreamOptions | None = documented("Goes with stream")
+
+    response_format: Annotated[Any, NotSupported(_TEXT_ONLY, ({"type": "text"},))] = None
+    audio: Annotated[Any, NotSupported(_TEXT_ONLY)] = None
+    tools: Annotated[Any, NotSupported(_NO_TOOLS, ([],))] = None
+    tool_choice: Annotated[Any, NotSupported(_NO_TOOLS, ("none", "auto"))] = None
+    functions: Annotated[Any, NotSupported(_NO_TOOLS, ([],))] = None
+    function_call: Annotated[Any, NotSupported(_NO_TOOLS, ("none", "auto"))] = None
+    web_search_options: Annotated[Any, NotSupported(_NO_TOOLS)] = None
+
+    frequency_penalty: Annotated[Any, NoEffect()] = None
+    logit_bias: Annotated[Any, NoEffect()] = None
+    logprobs: Annotated[Any, NoEffect()] = None
+    max_completion_tokens: Annotated[Any, NoEffect()] = None
+    max_tokens: Annotated[Any, NoEffect()] = None
+    metadata: Annotated[Any, NoEffect()] = None
+    parallel_tool_calls: Annotated[Any, NoEffect()] = None
+    prediction: Annotated[Any, NoEffect()] = None
+    presence_penalty: Annotated[Any, NoEffect()] = None
+    prompt_cache_key: Annotated[Any, NoEffect()] = None
+    reasoning_effort: Annotated[Any, NoEffect()] = None
+    service_tier: Annotated[Any, NoEffect()] = None
+    stop: Annotated[Any, NoEffect()] = None
+    store: Annotated[Any, NoEffect()] = None
+    temperature: Annotated[Any, NoEffect()] = None
+    top_logprobs: Annotated[Any, NoEffect()] = None
+    top_p: Annotated[Any, NoEffect()] = None
+    verbosity: Annotated[Any, NoEffect()] = None
+
+
+def known_fields() -> tuple[str, ...]:
+    """Return the name of every field of every body, for hints at misspelled ones."""
+    models = (ImageGenerationBody, ImageEditForm, ChatCompletionBody, StreamOptions)
+    parts = (Message, TextPart, ImagePart, ImageURL, OtherPart)
+    return tuple(dict.fromkeys(name for model in (*models, *parts) for name in model.model_fields))

@@ -113,7 +113,7 @@ def capture_environment() -> SystemEnvironment:
         python=f"{platform.python_implementation()} {platform.python_version()}",
         os=f"{platform.system()} {platform.release()}",
         machine=platform.machine(),
-        cpu=_cpu_model(),
+        cpu=cpu_model(),
         num_cpus=os.cpu_count() or 1,
         num_usable_cpus=_num_usable_cpus(),
         memory_bytes=psutil.virtual_memory().total,
@@ -122,7 +122,7 @@ def capture_environment() -> SystemEnvironment:
         },
         torch=_torch_build(),
         accelerators=_accelerators(),
-        packages=_package_versions(),
+        packages=package_versions(PACKAGES),
     )
 
 
@@ -149,6 +149,27 @@ def command_output(command: Sequence[str]) -> str | None:
     return done.stdout
 
 
+def package_versions(names: Sequence[str]) -> dict[str, str]:
+    """Return the version of each of these packages that is installed."""
+    versions: dict[str, str] = {}
+    for name in names:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def cpu_model() -> str:
+    """Return the model of the processor, "unknown" where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or "unknown"
+
+
 def _accelerators() -> tuple[Accelerator, ...]:
     query = ["nvidia-smi", f"--query-gpu={','.join(_SMI_FIELDS)}", "--format=csv,noheader,nounits"]
     return parse_accelerators(command_output(query) or "")
@@ -167,25 +188,6 @@ def _torch_build() -> TorchBuild | None:
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         num_threads=torch.get_num_threads(),
     )
-
-
-def _package_versions() -> dict[str, str]:
-    versions: dict[str, str] = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or "unknown"
 
 
 def _num_usable_cpus() -> int:

@@ -6,7 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from kit.attention.base import KVBackend, RequestKV
 from kit.attention.registry import create_backend
@@ -16,7 +19,10 @@ from kit.model.loader import load_transformer, load_vae_decoder
 from kit.modelspec.config import load_model_config
 from kit.pipeline.denoise import DenoiseLoop
 from kit.pipeline.postprocess import to_pixels
+from kit.pipeline.schedule import preview_steps
 from kit.pipeline.trace import Trace
+from kit.platforms.base import Platform
+from kit.platforms.cpu import CpuPlatform
 from kit.request import StepEvent
 from kit.telemetry.log import get_logger
 
@@ -64,6 +70,7 @@ class ModelRunner:
             weight_bytes=weight_bytes,
             load_time_s=time.perf_counter() - started,
         )
+        self._platform: Platform = CpuPlatform()
         self._paged_path_logged = False
 
     @torch.inference_mode()
@@ -85,30 +92,35 @@ class ModelRunner:
     ) -> RunResult:
         trace = Trace() if run.trace_path else None
         loop = DenoiseLoop(self._model, kv, run, trace)
+        previewed = preview_steps(loop.num_steps, run.num_partial_images)
         step_times: list[float] = []
         tokens_written: list[int] = []
+        preview_time = 0.0
         while not loop.finished:
-            if is_cancelled():
-                raise CancelledError(
-                    f"request {run.request_id} was cancelled after step {loop.step_index}"
-                )
+            _check_not_cancelled(run, loop, is_cancelled)
             started = time.perf_counter()
             tokens = loop.step()
             step_times.append(time.perf_counter() - started)
             tokens_written.append(tokens)
             self._log_paged_path(kv)
+            preview = None
+            if loop.step_index in previewed:
+                _check_finite(run, loop)
+                _, preview, seconds = self._decode(loop.clean_estimate())
+                preview_time += seconds
             on_step(
-                StepEvent(run.request_id, loop.step_index, loop.num_steps, step_times[-1], tokens)
+                StepEvent(
+                    run.request_id,
+                    loop.step_index,
+                    loop.num_steps,
+                    step_times[-1],
+                    tokens,
+                    preview,
+                )
             )
-        if not bool(torch.isfinite(loop.latents).all()):
-            raise WorkerError(
-                f"request {run.request_id} ended with non-finite latents; its keys and values "
-                f"were scrubbed. Check the checkpoint's weights or try dtype float32"
-            )
-        started = time.perf_counter()
-        decoded = self._vae(loop.latents)
-        pixels = to_pixels(decoded)
-        decode_time = time.perf_counter() - started
+        _check_not_cancelled(run, loop, is_cancelled)
+        _check_finite(run, loop)
+        decoded, pixels, decode_time = self._decode(loop.latents)
         if trace is not None and run.trace_path is not None:
             trace.add("vae_decode_out", decoded[:, :, None].float())
             trace.add("image_u8", torch.from_numpy(pixels)[None])
@@ -118,9 +130,18 @@ class ModelRunner:
             image=pixels,
             step_times_s=tuple(step_times),
             tokens_written=tuple(tokens_written),
+            preview_time_s=preview_time,
             decode_time_s=decode_time,
             kv_bytes=kv.num_bytes,
+            peak_memory_bytes=self._platform.peak_memory_bytes(),
         )
+
+    def _decode(self, latents: Tensor) -> tuple[Tensor, npt.NDArray[np.uint8], float]:
+        """Return the decoder's float [1, 3, H, W], its pixels, and the seconds both took."""
+        started = time.perf_counter()
+        decoded = self._vae(latents)
+        pixels = to_pixels(decoded)
+        return decoded, pixels, time.perf_counter() - started
 
     def _log_paged_path(self, kv: RequestKV) -> None:
         """Say once that pages were really read; the kernel's own count is the proof."""
@@ -135,3 +156,16 @@ class ModelRunner:
                 info.backend,
                 info.page_size,
             )
+
+
+def _check_not_cancelled(run: RunRequest, loop: DenoiseLoop, is_cancelled: IsCancelled) -> None:
+    if is_cancelled():
+        raise CancelledError(f"request {run.request_id} was cancelled after step {loop.step_index}")
+
+
+def _check_finite(run: RunRequest, loop: DenoiseLoop) -> None:
+    if not bool(torch.isfinite(loop.latents).all()):
+        raise WorkerError(
+            f"request {run.request_id} has non-finite latents after step {loop.step_index}; its "
+            "keys and values were scrubbed. Check the checkpoint's weights or try dtype float32"
+        )

@@ -57,7 +57,7 @@ def settings_of(**values: object) -> Settings:
         ("stage.default_sampling_params.guidance_scale", [101.0], "is too large", "100"),
         ("stage.default_sampling_params.seed", [-1], "is too small", "at least 0"),
         ("stage.default_sampling_params.seed", [2**63], "is too large", str(2**63 - 1)),
-        ("stage.default_sampling_params.flow_shift", [0, 0.0], "is too small", "above 0"),
+        ("stage.default_sampling_params.flow_shift", [0, 0.0], "is too small", "at least 0.01"),
     ],
 )
 def test_a_value_of_the_wrong_type_or_range_is_refused(

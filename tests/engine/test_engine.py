@@ -17,8 +17,8 @@ from kit.config.deploy import DeployConfig
 from kit.errors import (
     CancelledError,
     CapacityError,
-    EngineError,
     InvalidRequestError,
+    UnavailableError,
     WorkerError,
 )
 
@@ -164,9 +164,9 @@ def test_a_closed_engine_takes_no_request(checkpoint: Path) -> None:
     engine = ImageEngine(checkpoint, paged_config(checkpoint))
     queued = engine.submit(GenerationRequest("a cat", QUICK))
     engine.close()
-    with pytest.raises(CancelledError):
+    with pytest.raises(UnavailableError, match="shutting down"):
         queued.future.result(timeout=5)
-    with pytest.raises(EngineError, match="shutting down"):
+    with pytest.raises(UnavailableError, match="shutting down"):
         engine.submit(GenerationRequest("a cat", QUICK))
 
 

@@ -1,0 +1,120 @@
+"""The replay record: made from a run, written as JSON, read back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import TypeAdapter, ValidationError, with_config
+
+from kit.engine.preprocess import PreparedRequest
+from kit.errors import RecordError
+from kit.request import (
+    GenerationRequest,
+    RecordedDeployment,
+    RecordedImage,
+    RecordedModel,
+    RecordedPlatform,
+    RecordedRequest,
+    ReplayRecord,
+)
+from kit.telemetry.environment import STRICT
+
+FORMAT: Final = "kit.replay/1"
+"""Changes when the record's fields do."""
+
+MAX_RECORD_BYTES = 1 << 20
+"""A row of 22,800 tokens, the longest of the official checkpoints, has about 100 KB of text."""
+
+
+@with_config(STRICT)
+@dataclass(frozen=True)
+class _Document:
+    format: Literal["kit.replay/1"]
+    record: ReplayRecord
+
+
+_DOCUMENT = TypeAdapter(_Document)
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What is the same for every picture of a started engine."""
+
+    model: RecordedModel
+    deployment: RecordedDeployment
+    platform: RecordedPlatform
+
+
+def make_record(
+    request: GenerationRequest,
+    prepared: PreparedRequest,
+    facts: EngineFacts,
+    image: npt.NDArray[np.uint8],
+) -> ReplayRecord:
+    """Return the record of uint8 [H, W, 3] pixels that a request gave."""
+    return ReplayRecord(
+        request=RecordedRequest(
+            prompt=request.prompt,
+            system_prompt=request.system_prompt,
+            cot_text=request.cot_text,
+            template=prepared.template,
+            sampling=prepared.sampling,
+        ),
+        model=facts.model,
+        deployment=facts.deployment,
+        platform=facts.platform,
+        image=RecordedImage(image.shape[0], image.shape[1], pixel_hash(image)),
+    )
+
+
+def pixel_hash(image: npt.NDArray[np.uint8]) -> str:
+    """Return the sha256 (hex) of uint8 [H, W, 3] pixels, row by row."""
+    return hashlib.sha256(np.ascontiguousarray(image).tobytes()).hexdigest()
+
+
+def record_to_dict(record: ReplayRecord) -> dict[str, Any]:
+    """Return the record as plain JSON values, with the name of its format."""
+    return {"format": FORMAT, "record": asdict(record)}
+
+
+def record_to_json(record: ReplayRecord, *, ascii_only: bool = False) -> str:
+    """Return the record as one line of JSON; equal records give equal text.
+
+    ascii_only: write other characters as escapes.
+    """
+    return json.dumps(
+        record_to_dict(record),
+        ensure_ascii=ascii_only,
+        allow_nan=False,
+        separators=(",", ":"),
+        sort_keys=True,
+    )
+
+
+def record_from_json(text: str | bytes) -> ReplayRecord:
+    """Read a record from a file of unknown origin; raises RecordError.
+
+    Only its form is checked here. Its values go the way of every request and every deployment,
+    which refuse what is out of range.
+    """
+    size = len(text.encode(errors="replace")) if isinstance(text, str) else len(text)
+    if size > MAX_RECORD_BYTES:
+        raise RecordError(
+            f"the replay record has {size} bytes, at most {MAX_RECORD_BYTES} are read; "
+            f"the kit wrote no such record"
+        )
+    try:
+        return _DOCUMENT.validate_json(text).record
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the record"
+        got = "" if first["type"] == "json_invalid" else f" (got {first['input']!r:.80})"
+        hint = ""
+        if where == "format":
+            hint = f"; this kit reads the format {FORMAT}, replay it with the kit that made it"
+        raise RecordError(f"replay record: {where}: {first['msg']}{got}{hint}") from error

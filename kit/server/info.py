@@ -1,0 +1,196 @@
+"""GET /v1/server/info: what really runs, who set it, and what is not supported."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel, JsonValue
+
+from kit.config.deploy import leaf_values
+from kit.engine.engine import ImageEngine
+from kit.engine.images import IMAGE_FORMATS
+from kit.engine.preprocess import (
+    MAX_FLOW_SHIFT,
+    MAX_GUIDANCE,
+    MAX_PARTIAL_IMAGES,
+    MAX_SEED,
+    MAX_STEPS,
+    MAX_TIMEOUT_S,
+)
+from kit.errors import UnavailableError
+from kit.server.fields import MAX_IMAGES, MAX_PROMPT_CHARS, MAX_TEXT_CHARS, NotSupported, markers
+from kit.server.protocol import ChatCompletionBody, ImageEditForm
+from kit.server.settings import ServerSettings
+from kit.telemetry.environment import PACKAGES, package_versions
+
+
+class Setting(BaseModel):
+    """A resolved setting."""
+
+    value: JsonValue
+    source: str
+    """Who set it; a file is named without its folder."""
+
+
+class ModelInfo(BaseModel):
+    """Which weights are loaded."""
+
+    architecture: str
+    version: str | None
+    fingerprint: str
+    cfg_distilled: bool
+    weight_bytes: int
+    load_time_s: float
+
+
+class KVInfo(BaseModel):
+    """How keys and values are kept, and what reads them."""
+
+    mode: str
+    backend: str
+    kernel: str
+    kernel_version: str
+    page_size: int | None
+    """Token slots; None in dense_legacy, where the next three are 0."""
+
+    page_bytes: int
+    num_pages: int
+    pool_bytes: int
+
+
+class Size(BaseModel):
+    """A size that the model was trained on."""
+
+    size: str
+    width: int
+    height: int
+
+
+class Info(BaseModel):
+    """The server as it runs."""
+
+    name: str
+    aliases: list[str]
+    versions: dict[str, str]
+    model: ModelInfo
+    device: str
+    dtype: str
+    kv: KVInfo
+    deployment: dict[str, Setting]
+    sizes: list[Size]
+    defaults: dict[str, JsonValue]
+    """What a request gets where it says nothing; a seed of null is drawn."""
+
+    limits: dict[str, JsonValue]
+    output_formats: list[str]
+    not_supported: dict[str, str]
+    """Known fields that are refused, each with the reason; harmless values pass."""
+
+
+def install_info(app: FastAPI, engine: ImageEngine, settings: ServerSettings) -> None:
+    """Add GET /v1/server/info."""
+
+    @app.get("/v1/server/info", tags=["operation"])
+    async def info() -> Info:
+        """What runs: resolved deployment with sources, kernel, pages, sizes, limits, versions."""
+        status = engine.status()
+        if not status.started or engine.facts is None:
+            raise UnavailableError("the weights are loading; what runs is known when they have")
+        worker, model = engine.info, engine.preprocessor.model
+        return Info(
+            name=settings.name,
+            aliases=list(settings.aliases),
+            versions=package_versions(PACKAGES) | {"python": platform.python_version()},
+            model=ModelInfo(
+                architecture=model.architecture,
+                version=engine.facts.model.version,
+                fingerprint=engine.facts.model.fingerprint,
+                cfg_distilled=model.cfg_distilled,
+                weight_bytes=worker.weight_bytes,
+                load_time_s=worker.load_time_s,
+            ),
+            device=worker.device,
+            dtype=worker.dtype,
+            kv=KVInfo(
+                mode=engine.config.stage.diffusion_kv_mode,
+                backend=worker.backend,
+                kernel=worker.kernel,
+                kernel_version=worker.kernel_version,
+                page_size=worker.page_size,
+                page_bytes=status.page_bytes,
+                num_pages=status.pages.total,
+                pool_bytes=worker.pool_bytes,
+            ),
+            deployment=_deployment(engine),
+            sizes=[
+                Size(size=str(size), width=size.width, height=size.height)
+                for size in engine.preprocessor.sizes
+            ],
+            defaults=_defaults(engine, settings),
+            limits=_limits(engine, settings),
+            output_formats=list(IMAGE_FORMATS),
+            not_supported=_not_supported(),
+        )
+
+
+def _deployment(engine: ImageEngine) -> dict[str, Setting]:
+    """Every setting by its dotted name, as `kit config` shows it."""
+    config: dict[str, Setting] = {}
+    for name, value in leaf_values(engine.config):
+        assert value is None or isinstance(value, str | int | float), f"{name} is a plain value"
+        source = engine.config.provenance[name].rsplit("/", 1)[-1]
+        config[name] = Setting(value=value, source=source)
+    return config
+
+
+def _defaults(engine: ImageEngine, settings: ServerSettings) -> dict[str, JsonValue]:
+    deployed, checkpoint = (
+        engine.config.stage.default_sampling_params,
+        engine.preprocessor.generation,
+    )
+    square = engine.preprocessor.model.image_base_size
+
+    def first(*values: Any) -> JsonValue:
+        found: JsonValue = next((value for value in values if value is not None), None)
+        return found
+
+    return {
+        "height": first(deployed.height, square),
+        "width": first(deployed.width, square),
+        "num_inference_steps": first(deployed.num_inference_steps, checkpoint.num_inference_steps),
+        "guidance_scale": first(deployed.guidance_scale, checkpoint.guidance_scale),
+        "flow_shift": first(deployed.flow_shift, checkpoint.flow_shift),
+        "seed": deployed.seed,
+        "template": checkpoint.sequence_template,
+        "timeout_s": settings.default_timeout_s,
+        "output_format": IMAGE_FORMATS[0],
+    }
+
+
+def _limits(engine: ImageEngine, settings: ServerSettings) -> dict[str, JsonValue]:
+    return {
+        "n": MAX_IMAGES,
+        "prompt_characters": MAX_PROMPT_CHARS,
+        "text_characters": MAX_TEXT_CHARS,
+        "row_tokens": engine.preprocessor.model.max_position_embeddings,
+        "num_inference_steps": MAX_STEPS,
+        "guidance_scale": MAX_GUIDANCE,
+        "flow_shift": MAX_FLOW_SHIFT,
+        "seed": MAX_SEED,
+        "partial_images": MAX_PARTIAL_IMAGES,
+        "timeout_s": MAX_TIMEOUT_S,
+        "max_queued_requests": engine.config.stage.max_queued_requests,
+        "body_bytes": settings.max_body_bytes,
+        "json_bytes": settings.max_json_bytes,
+        "finished_jobs": settings.max_finished_jobs,
+        "job_ttl_s": settings.job_ttl_s,
+    }
+
+
+def _not_supported() -> dict[str, str]:
+    marked = markers(ChatCompletionBody) | markers(ImageEditForm)
+    return {
+        name: marker.reason for name, marker in marked.items() if isinstance(marker, NotSupported)
+    }

@@ -1,0 +1,42 @@
+"""The server's socket, taken before anything is loaded; imports nothing heavy."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from kit.errors import ConfigError
+
+_BACKLOG = 2048
+_SOURCE = "the command line"
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 takes a free one. Raises ConfigError.
+
+    Connections wait in the kernel until the server accepts them.
+    """
+    if not 0 <= port <= 65535:
+        raise ConfigError(
+            "--port", "is no port", value=port, source=_SOURCE, remedy="give 0 to 65535"
+        )
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigError(
+            "--host",
+            f"cannot be resolved: {error}",
+            value=host,
+            source=_SOURCE,
+            remedy="give an address of this machine, such as 127.0.0.1 or 0.0.0.0",
+        ) from error
+    family, _, _, _, address = found[0]
+    try:
+        return socket.create_server(address, family=family, backlog=_BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            reason, remedy = "is in use already", "stop what listens there or choose another port"
+        else:
+            reason = f"cannot be listened on at {host}: {error.strerror}"
+            remedy = "choose an address of this machine and a port that you may use"
+        raise ConfigError("--port", reason, value=port, source=_SOURCE, remedy=remedy) from error

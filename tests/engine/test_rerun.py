@@ -1,0 +1,146 @@
+"""What a record asks for again, and what two records have in common."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from replay_records import noise, sample_record
+
+from kit.config.deploy import leaf_fields
+from kit.config.digest import setting_values
+from kit.config.load import load_config
+from kit.engine.rerun import compare_pixels, differences, to_request, to_stage_settings
+from kit.request import GenerationRequest, SamplingParams
+
+IMAGE = noise()
+PAGED = {
+    "diffusion_kv_mode": "paged_scheduler",
+    "diffusion_kv_max_rows_per_request": 2,
+    "kv_cache_memory_bytes": 1 << 20,
+    "max_num_seqs": 3,
+    "default_sampling_params": {"seed": 7},
+}
+
+
+def test_the_request_leaves_nothing_to_a_default() -> None:
+    record = sample_record(IMAGE)
+    request = to_request(record)
+    assert request.prompt == record.request.prompt
+    assert request.cot_text == record.request.cot_text
+    assert request.template == "instruct"
+    for field in fields(SamplingParams):
+        assert getattr(request.sampling, field.name) is not None
+    assert request.trace_path is None
+    left = {"prompt", "sampling", "system_prompt", "cot_text", "template"}
+    for field in fields(GenerationRequest):
+        if field.name not in left:
+            assert getattr(request, field.name) == field.default, "it changes no pixel"
+
+
+def test_the_recorded_deployment_is_taken_but_for_what_the_machine_had() -> None:
+    record = sample_record(IMAGE, **PAGED)
+    deployment = replace(record.deployment, kv_mode="paged_scheduler", page_size=32)
+    config = load_config(
+        stage_overrides={"0": to_stage_settings(replace(record, deployment=deployment))}
+    )
+    stage = config.stage
+    assert stage.diffusion_kv_mode == "paged_scheduler"
+    assert stage.diffusion_kv_page_size == 32, "what the automatic choice was there"
+    assert stage.diffusion_kv_max_rows_per_request == 2
+    ours = load_config().stage
+    assert stage.kv_cache_memory_bytes == ours.kv_cache_memory_bytes
+    assert stage.max_num_seqs == ours.max_num_seqs
+    assert stage.default_sampling_params == ours.default_sampling_params
+
+
+def test_every_setting_is_taken_or_is_the_machines() -> None:
+    """A new setting counts as one that may change a picture until somebody says otherwise."""
+    settings = to_stage_settings(sample_record(IMAGE))
+    parallel = settings.pop("parallel_config")
+    assert isinstance(parallel, dict)
+    taken = {f"stage.{name}" for name in settings}
+    taken |= {f"stage.parallel_config.{name}" for name in parallel}
+    left = {name for name, _ in leaf_fields()} - taken
+    assert {name for name in left if "default_sampling" not in name} == {
+        "pipeline",
+        "dtype",  # a flag of its own
+        "stage.stage_id",
+        "stage.devices",
+        "stage.max_num_seqs",
+        "stage.max_queued_requests",
+        "stage.gpu_memory_utilization",
+        "stage.kv_cache_memory_bytes",
+    }
+
+
+def test_equal_records_differ_in_nothing() -> None:
+    assert differences(sample_record(IMAGE), sample_record(IMAGE)) == []
+    assert differences(sample_record(IMAGE), sample_record(noise(seed=1))) == [], "pixels apart"
+
+
+def test_differing_facts_are_named_with_both_values() -> None:
+    record = sample_record(IMAGE)
+    other = replace(
+        record,
+        model=replace(record.model, fingerprint="0" * 64),
+        deployment=replace(record.deployment, kernel="x", page_size=16),
+        platform=replace(record.platform, num_threads=8, versions={"triton": "3"}),
+    )
+    found = {row.name: (row.recorded, row.now) for row in differences(record, other)}
+    assert found == {
+        "model.fingerprint": ("f" * 64, "0" * 64),
+        "deployment.kernel": ("torch_sdpa", "x"),
+        "deployment.page_size": (None, 16),
+        "platform.num_threads": (2, 8),
+        "platform.versions.torch": ("2.13", None),
+        "platform.versions.triton": (None, "3"),
+    }
+    assert all(row.is_material for row in differences(record, other))
+
+
+def test_settings_about_the_machine_are_told_apart() -> None:
+    other = sample_record(
+        IMAGE, **PAGED, diffusion_attention_backend="FLASH_ATTN", vae_use_slicing=True
+    )
+    material, others = set(), set()
+    for row in differences(sample_record(IMAGE), other):
+        name = row.name.removeprefix("deployment.settings.stage.")
+        (material if row.is_material else others).add(name)
+    assert material == {"vae_use_slicing"}, "mode and page size stand as they ran"
+    assert others == {
+        "diffusion_kv_max_rows_per_request",
+        "kv_cache_memory_bytes",
+        "max_num_seqs",
+        "default_sampling_params.seed",
+    }
+
+
+def test_a_fact_that_is_none_differs_from_one_that_is_absent() -> None:
+    record = sample_record(IMAGE)
+    settings = setting_values(load_config())
+    del settings["stage.default_sampling_params.seed"]
+    other = replace(record, deployment=replace(record.deployment, settings=settings))
+    assert [row.name for row in differences(record, other)] == [
+        "deployment.settings.stage.default_sampling_params.seed"
+    ]
+
+
+def test_equal_pixels() -> None:
+    same = compare_pixels(IMAGE, IMAGE.copy())
+    assert (same.num_pixels, same.num_different, same.max_difference) == (48 * 80, 0, 0)
+    assert same.psnr_db == math.inf
+
+
+def test_pixels_against_numbers_worked_out_by_hand() -> None:
+    black = np.zeros((2, 2, 3), np.uint8)
+    other = black.copy()
+    other[0, 0] = (255, 0, 0)
+    other[1, 1] = (1, 2, 3)
+    found = compare_pixels(black, other)
+    assert (found.num_pixels, found.num_different, found.max_difference) == (4, 2, 255)
+    mean_squared = (255**2 + 1 + 4 + 9) / 12
+    assert found.psnr_db == pytest.approx(10 * math.log10(255**2 / mean_squared))
+    assert compare_pixels(other, black) == found

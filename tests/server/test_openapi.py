@@ -1,0 +1,117 @@
+"""The API's document against the API: schemathesis makes requests from it and checks answers."""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+import pytest
+import schemathesis
+from engine_gate import PATIENCE_S
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from kit.api import ImageEngine
+from kit.server.app import create_app
+from kit.server.protocol import ChatCompletionBody, ImageEditForm, ImageGenerationBody
+from kit.server.settings import ServerSettings
+
+# Fields that contradict each other are refused, which a schema cannot say.
+EXCLUDED = [positive_data_acceptance]
+LIMITS = {"num_inference_steps": 1, "n": 1, "num_outputs_per_prompt": 1, "partial_images": 1}
+EXAMPLES = settings(
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+    database=None,
+)
+
+
+# The document does not depend on the engine, and test cases are made before there is one.
+DOCUMENT = create_app(cast(ImageEngine, None), ServerSettings("painter")).openapi()
+QUICK = schemathesis.openapi.from_dict(DOCUMENT)
+QUICK.config.phases.coverage.enabled = False
+WHOLE = schemathesis.openapi.from_dict(DOCUMENT)
+
+
+@pytest.fixture(scope="module")
+def app(served: ImageEngine) -> FastAPI:
+    return create_app(served, ServerSettings("painter"))
+
+
+@QUICK.parametrize()
+@settings(EXAMPLES, max_examples=8)
+def test_answers_are_as_documented(case: schemathesis.Case, app: FastAPI) -> None:
+    check(case, app)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@WHOLE.parametrize()
+@settings(EXAMPLES, max_examples=40)
+def test_answers_are_as_documented_in_every_corner(case: schemathesis.Case, app: FastAPI) -> None:
+    check(case, app)
+
+
+def check(case: schemathesis.Case, app: FastAPI) -> None:
+    """Send a case that is not slow on purpose, and check its answer."""
+    if case.path == "/v1/kv":
+        case.query = {}  # its stream ends with the server
+    if isinstance(case.body, dict):
+        for name, limit in LIMITS.items():
+            value = case.body.get(name)
+            if isinstance(value, int) and not isinstance(value, bool) and value > limit:
+                case.body[name] = limit
+        case.body.pop("timeout_s", None)  # ends in 504
+    case.operation.schema.app = app
+    response = case.call(app=app)
+    excluded = [*EXCLUDED, not_a_server_error] if response.status_code == 501 else EXCLUDED
+    case.validate_response(response, excluded_checks=excluded)
+
+
+def test_nothing_is_left_of_it(served: ImageEngine) -> None:
+    """Runs after the tests above; the jobs that they left are done or cancelled by then."""
+    deadline = time.monotonic() + PATIENCE_S
+    while served.status().running is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    status = served.status()
+    assert (status.waiting, status.admitted, status.pages.used, status.fault) == (0, 0, 0, None)
+
+
+def test_the_document_names_every_field_and_every_kind_of_error(api: TestClient) -> None:
+    document = api.get("/openapi.json").json()
+    assert document == DOCUMENT
+    models = document["components"]["schemas"]
+    for model in (ImageGenerationBody, ChatCompletionBody):
+        assert models[model.__name__]["properties"].keys() == model.model_fields.keys()
+        assert models[model.__name__]["additionalProperties"] is False
+    edits = document["paths"]["/v1/images/edits"]["post"]["requestBody"]["content"]
+    shown = edits["multipart/form-data"]["schema"]["properties"].keys()
+    assert {"image", "image[]", "mask", "prompt", "seed", "size"} <= shown
+    assert shown - {"image", "image[]", "mask", "markup"} <= ImageEditForm.model_fields.keys()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            answers = operation["responses"]
+            assert "422" not in answers, f"{method} {path}"
+            assert {"4XX", "5XX"} <= answers.keys(), f"{method} {path}"
+
+
+def test_ranges_in_the_document_are_those_that_are_checked(api: TestClient) -> None:
+    fields = api.get("/openapi.json").json()["components"]["schemas"]["ImageFields"]["properties"]
+    url, body = "/v1/images/generations", {"prompt": "a cat"}
+    checked = 0
+    for name, field in fields.items():
+        for keyword, step in (("minimum", -1), ("maximum", 1)):
+            if keyword in field and name not in ("height", "width"):
+                value = field[keyword] + step
+                extra = {"output_format": "jpeg"} if name == "output_compression" else {}
+                extra |= {"stream": True} if name == "partial_images" else {}
+                answer = api.post(url, json={**body, **extra, name: value})
+                assert answer.status_code == 400, f"{name}={value}: {answer.text[:200]}"
+                assert answer.json()["error"]["param"] in (name, "n")
+                checked += 1
+    assert checked >= 14
