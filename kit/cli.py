@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kit.commands.deployment import model_folder, resolve
+from kit.commands.deployment import model_folder, resolve, show
 from kit.commands.output import check_writable
 from kit.commands.serve import add_flags as add_serve_flags
 from kit.commands.serve import serve
@@ -38,6 +39,9 @@ def build_parser() -> argparse.ArgumentParser:
     """The whole command line; a test parses every command of the documentation with it."""
     parser = argparse.ArgumentParser(
         prog="kit", description="HunyuanImage-3.0 with a Scheduler-managed paged KV cache"
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"kit {version('hunyuan-paged-kit')}"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_generate(commands)
@@ -168,12 +172,14 @@ def _add_doctor(commands: Any) -> None:
 
 def _generate(args: argparse.Namespace) -> int:
     from kit.commands.generate import generate, read_request
+    from kit.engine.preprocess import Preprocessor
 
     model = model_folder(args.model)
     config = resolve(args, model)
     request = read_request(args)
     if args.dry_run:
-        return _print_config(config)
+        Preprocessor(model, config).prepare(request)
+        return _print_config(model, config)
     return generate(args, model, config, request, say=print, note=_note)
 
 
@@ -197,19 +203,18 @@ def _serve(args: argparse.Namespace) -> int:
     model = model_folder(args.model, "MODEL")
     config = resolve(args, model)
     if args.dry_run:
-        return _print_config(config)
+        return _print_config(model, config)
 
     return serve(args, model, config, note=_note)
 
 
 def _config(args: argparse.Namespace) -> int:
-    return _print_config(resolve(args, model_folder(args.model)))
+    model = model_folder(args.model)
+    return _print_config(model, resolve(args, model))
 
 
-def _print_config(config: DeployConfig) -> int:
-    from kit.config.show import describe
-
-    print(describe(config), end="")
+def _print_config(model: Path, config: DeployConfig) -> int:
+    print(show(model, config), end="")
     return 0
 
 

@@ -10,6 +10,10 @@ from typing import Any
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.config.deploy import DeployConfig
 from kit.config.runnable import check_runnable
+from kit.config.show import describe
+from kit.engine.preprocess import Preprocessor
+from kit.engine.startup import plan_worker
+from kit.errors import KitError
 from kit.hub.copies import find_model
 from kit.modelspec.deployment import load_config
 
@@ -41,3 +45,30 @@ def resolve(
     if not getattr(args, "dry_run", True):
         check_runnable(config)
     return config
+
+
+def show(model: Path, config: DeployConfig) -> str:
+    """Return the deployment with its sources, and as comments what a start here makes of it."""
+    return describe(config) + "".join(f"# {line}\n" for line in _start_lines(model, config))
+
+
+def _start_lines(model: Path, config: DeployConfig) -> list[str]:
+    try:
+        check_runnable(config)
+        preprocessor = Preprocessor(model, config)
+        plan = plan_worker(model, preprocessor.model, preprocessor.largest_bucket, config)
+    except KitError as error:
+        return [f"a start is refused here: {error}"]
+    worker, generation = plan.worker, preprocessor.generation
+    lines = [f"start: device {worker.device}, dtype {worker.dtype}, kv mode {worker.kv_mode}"]
+    if plan.kv is not None:
+        num_bytes = worker.num_pages * plan.kv.geometry.page_bytes
+        lines.append(
+            f"start: {worker.num_pages} pages of {worker.page_size} tokens, {num_bytes} bytes"
+        )
+    lines.append(
+        f"checkpoint: {generation.num_inference_steps} steps, guidance "
+        f"{generation.guidance_scale:g}, flow shift {generation.flow_shift:g}, template "
+        f"{generation.sequence_template}, where nothing above sets them"
+    )
+    return lines

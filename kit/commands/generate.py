@@ -45,7 +45,7 @@ def generate(
     say(
         f"wrote {args.output}: {sampling.width}x{sampling.height}, seed {sampling.seed}, "
         f"{sampling.num_inference_steps} steps, guidance {sampling.guidance_scale:g}, "
-        f"{metrics.total_time_s:.2f} s (decode {metrics.decode_time_s:.2f} s)"
+        f"{sum(metrics.step_times_s):.2f} s denoising, {metrics.decode_time_s:.2f} s decoding"
     )
     return 0
 

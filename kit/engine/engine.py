@@ -72,8 +72,10 @@ class ImageEngine:
         self._files = CheckpointFiles.open(self.model_path)
         check_tensors(self._files, load_model_config(self.model_path))
         self.preprocessor = Preprocessor(self.model_path, config)
-        largest = max(self.preprocessor.sizes, key=lambda size: size.height * size.width)
-        self._plan = plan_worker(self.model_path, self.preprocessor.model, largest, config)
+        preprocessor = self.preprocessor
+        self._plan = plan_worker(
+            self.model_path, preprocessor.model, preprocessor.largest_bucket, config
+        )
         self.metrics = EngineMetrics()
         self._executor: InlineExecutor | None = None
         self.facts: EngineFacts | None = None

@@ -48,6 +48,11 @@ class Preprocessor:
         self.sizes: tuple[Bucket, ...] = supported_sizes(self.tokenizer, self.model)
         self._defaults = config.stage.default_sampling_params
 
+    @property
+    def largest_bucket(self) -> Bucket:
+        """The image with the most tokens that may be asked for."""
+        return max(self.sizes, key=lambda size: size.height * size.width)
+
     def prepare(self, request: GenerationRequest) -> PreparedRequest:
         """Resolve and check a request; raises InvalidRequestError naming the field."""
         _integer("num_partial_images", request.num_partial_images, 0, MAX_PARTIAL_IMAGES)

@@ -114,7 +114,27 @@ def test_dry_run_and_config_print_the_deployment_and_load_nothing(tmp_path: Path
         assert done.returncode == 0, done.stderr
         assert "paged_scheduler" in done.stdout
         assert "overlay.yaml" in done.stdout
+        assert "# start: device cpu, dtype float32" in done.stdout
     assert not (tmp_path / "image.png").exists()
+
+
+def test_a_deployment_for_other_machines_is_shown_with_why_a_start_is_refused_here(
+    tmp_path: Path,
+) -> None:
+    stage = {"devices": "0,1", "parallel_config": {"tensor_parallel_size": 2}}
+    overlay = write_overlay(tmp_path, stage)
+    for command in (["config"], ["serve", "--dry-run"]):
+        done = kit(*command, "--deploy-config", overlay, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "tensor_parallel_size: 2" in done.stdout
+        assert "# a start is refused here: " in done.stdout
+    assert kit("serve", "--deploy-config", overlay, cwd=tmp_path).returncode == 2
+
+
+def test_a_dry_run_refuses_a_bad_request(tmp_path: Path) -> None:
+    done = kit("generate", "a cat", "--size", "300x300", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "300x300" in done.stderr
 
 
 @pytest.mark.parametrize(
