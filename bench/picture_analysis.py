@@ -33,6 +33,8 @@ MIN_AREA = 0.006
 """Smaller regions are specks; a share of the squared shorter side."""
 
 _GREYS = ("black", "white", "grey")
+_GREY_SHARE = 0.64
+"""Drawn grey things have at least 0.69 of such pixels, others at most 0.60."""
 _RIM = 0.045
 _BRIDGED = 0.012
 """Half of the gap that does not divide an object, as a share of the shorter side."""
@@ -77,7 +79,7 @@ def find_regions(picture: NDArray[np.uint8], background: str) -> list[Region]:
     colours = lab(picture)
     mask = _despeckled(_unlike(colours, background) > MIN_DISTANCE)
     bridged = max(1, round(_BRIDGED * unit))
-    closed = _shrunk(_grown(mask, bridged), bridged)
+    closed = _filled(_shrunk(_grown(mask, bridged), bridged))
     core = _shrunk(mask, 2)
     found = []
     for label, area in _components(closed):
@@ -158,7 +160,7 @@ def _main_colour(pixels: Floats) -> tuple[str, float]:
     votes = np.bincount(distances.argmin(1), minlength=len(COLOURS))
     is_grey = np.array([colour in _GREYS for colour in COLOURS])
     # Windows and tyres are grey, and shading spreads the other votes: first the group, then in it.
-    votes[is_grey != (votes[is_grey].sum() > votes[~is_grey].sum())] = 0
+    votes[is_grey != (votes[is_grey].sum() > _GREY_SHARE * len(pixels))] = 0
     winner = int(votes.argmax())
     return list(COLOURS)[winner], float(votes[winner] / len(pixels))
 
@@ -185,6 +187,15 @@ def _grown(mask: NDArray[np.bool_], radius: int) -> NDArray[np.bool_]:
 def _shrunk(mask: NDArray[np.bool_], radius: int) -> NDArray[np.bool_]:
     """Clear every pixel that has a clear one within a square of the radius."""
     return ~_grown(~mask, radius)
+
+
+def _filled(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Set the holes: a highlight may pass through the background's colour."""
+    filled = mask.copy()
+    for hole, _ in _components(~mask):
+        if not (hole[0].any() or hole[-1].any() or hole[:, 0].any() or hole[:, -1].any()):
+            filled |= hole
+    return filled
 
 
 def _components(mask: NDArray[np.bool_]) -> list[tuple[NDArray[np.bool_], int]]:

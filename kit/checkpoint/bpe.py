@@ -45,7 +45,9 @@ def train_tokenizer(captions: Iterable[str], vocab_size: int) -> tokenizers.Toke
     )
     tokenizer.train_from_iterator(captions, trainer)
     # Added last: a special token's id is above those of text, and no text becomes one.
-    tokenizer.add_special_tokens([tokenizers.AddedToken(t, normalized=False) for t in SPECIAL_TOKENS])
+    tokenizer.add_special_tokens(
+        [tokenizers.AddedToken(t, normalized=False) for t in SPECIAL_TOKENS]
+    )
     return tokenizer
 
 

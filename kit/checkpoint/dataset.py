@@ -1,4 +1,7 @@
-"""Captioned pictures by index: the same index and seed give the same sample on every machine."""
+"""Captioned pictures by index: the same index and seed give the same sample.
+
+Another version of numpy may draw other random numbers; another processor may round a pixel by one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +18,8 @@ from numpy.typing import NDArray
 from kit.checkpoint.captions import training_caption
 from kit.checkpoint.render import render
 from kit.checkpoint.scenes import Scene, check_canvas, random_scene
+
+T = TypeVar("T")
 
 NUM_CAPTIONS = 8
 
@@ -82,8 +87,7 @@ def render_samples(
     work = partial(
         _render_chunk, seed=seed, size=size, num_captions=num_captions, held_out=held_out
     )
-    chunks = [range(at, min(at + _CHUNK, num)) for at in range(0, num, _CHUNK)]
-    for chunk in _in_order(work, chunks, num_workers):
+    for chunk in map_chunks(work, num, num_workers):
         at = len(scenes)
         pixels[at : at + len(chunk.scenes)] = chunk.pixels
         captions += chunk.captions
@@ -93,9 +97,12 @@ def render_samples(
     return Batch(pixels, tuple(captions), tuple(scenes))
 
 
-def _in_order(
-    work: Callable[[range], Batch], chunks: list[range], num_workers: int
-) -> Iterator[Batch]:
+def map_chunks(work: Callable[[range], T], num: int, num_workers: int) -> Iterator[T]:
+    """Yield the results of `work` for the ranges that make up 0 to num - 1, in their order.
+
+    More than one worker means spawned processes, to which `work` is pickled.
+    """
+    chunks = [range(at, min(at + _CHUNK, num)) for at in range(0, num, _CHUNK)]
     if num_workers <= 1:
         yield from map(work, chunks)
         return

@@ -11,6 +11,9 @@ from kit.checkpoint.captions import Facts, Style, describe
 from kit.checkpoint.scenes import Scene, check_canvas, random_scene
 from kit.errors import ConfigError
 
+_MAX_MISSES = 40
+"""Captions in a row that were no new ones."""
+
 
 @dataclass(frozen=True)
 class EvaluationCaption:
@@ -47,17 +50,22 @@ def evaluation_captions(
     made = FAMILIES[family]
     draw = np.random.default_rng((seed, list(FAMILIES).index(family), *size))
     found: dict[str, EvaluationCaption] = {}
-    for _ in range(20 * num + 100):
-        if len(found) == num:
-            return list(found.values())
+    num_misses = 0
+    while len(found) < num:
         arrangement = made.arrangements[int(draw.integers(len(made.arrangements)))]
         scene = random_scene(draw, size=size, arrangement=arrangement, held_out=True)
         caption = describe(scene, made.style(draw), draw)
-        if family == "position" and caption.facts.position is None:
+        if caption.text in found or (family == "position" and caption.facts.position is None):
+            num_misses += 1
+            if num_misses == _MAX_MISSES:
+                raise ConfigError(
+                    "num", f"the {family} family has hardly more than {len(found)}", value=num
+                )
             continue
+        num_misses = 0
         case = EvaluationCaption(family, caption.text, caption.facts, scene)
-        found.setdefault(caption.text, case)
-    raise ConfigError("num", f"only {len(found)} different {family} captions were found", value=num)
+        found[caption.text] = case
+    return list(found.values())
 
 
 def _plain(draw: np.random.Generator) -> Style:

@@ -24,8 +24,10 @@ NUM_SHIFTS = 64
 MIN_CONTRAST = 26.0
 """ΔE that an object's colour keeps from every colour of its ground."""
 
-SHADOW = 0.28
+SHADOW = 0.22
 """Share of light that an object on a surface takes away below itself."""
+
+_DARK_LIGHTNESS = 30.0
 
 Band = tuple[Rgb, Rgb]
 """Two colours; the pixels of a zone lie near the line between them."""
@@ -47,6 +49,11 @@ class Ground:
     @property
     def bands(self) -> tuple[Band, ...]:
         return (self.upper,) if self.surface is None else (self.upper, self.surface)
+
+    @property
+    def is_dark(self) -> bool:
+        """Whether dark details cannot be seen on it."""
+        return bool(lab(self.bands).max(axis=(0, 1))[0] < _DARK_LIGHTNESS)
 
     @property
     def stands(self) -> bool:

@@ -131,11 +131,11 @@ SIDE_WORDS = {
 
 
 def _plain_place(*colours: str) -> PlaceWords:
-    others = [(on, f"a {c} {noun}") for c in colours for on, noun in _PLAIN_NOUNS]
-    return PlaceWords(
-        (("on", f"a {colours[0]} background"),),
-        (("on", colours[0]), ("on", f"a plain {colours[0]} background"), *others),
-    )
+    """The first colour is the plain word."""
+    plain = ("on", f"a {colours[0]} background")
+    others = [("on", colours[0]), ("on", f"a plain {colours[0]} background")]
+    others += [(on, f"a {colour} {noun}") for colour in colours for on, noun in _PLAIN_NOUNS]
+    return PlaceWords((plain,), tuple(way for way in others if way != plain))
 
 
 _PLAIN_NOUNS = (("on", "background"), ("against", "backdrop"), ("against", "wall"), ("on", "page"))

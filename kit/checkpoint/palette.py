@@ -19,7 +19,7 @@ COLOURS: dict[str, Rgb] = {
     "green": (44, 158, 68),
     "turquoise": (38, 192, 184),
     "blue": (38, 86, 208),
-    "purple": (126, 56, 168),
+    "purple": (142, 58, 164),
     "pink": (246, 138, 186),
     "brown": (122, 72, 38),
     "black": (32, 32, 36),
@@ -28,7 +28,7 @@ COLOURS: dict[str, Rgb] = {
 }
 """sRGB of each colour that an object can have."""
 
-_CREAM, _BARK, _STALK, _STAMEN = (250, 236, 208), (112, 74, 46), (34, 108, 60), (254, 226, 110)
+_CREAM, _BARK, _STALK, _STAMEN = (250, 236, 208), (72, 46, 32), (34, 108, 60), (254, 226, 110)
 
 
 class Paint(NamedTuple):
@@ -49,8 +49,8 @@ class Paint(NamedTuple):
     stamen: Rgb = _STAMEN
 
 
-def paint(colour: str) -> Paint:
-    """Return the paint of one of COLOURS."""
+def paint(colour: str, *, on_dark: bool = False) -> Paint:
+    """Return the paint of one of COLOURS; dark details are light ones on a dark ground."""
     body = COLOURS[colour]
     shade, tint = _mix(body, (0, 0, 0), 0.24), _mix(body, (255, 255, 255), 0.24)
     dark, light = (46, 44, 50), (236, 244, 250)
@@ -61,10 +61,10 @@ def paint(colour: str) -> Paint:
         shade, tint, light = (212, 214, 220), (228, 230, 234), (150, 186, 214)
     if colour in ("yellow", "white"):
         stamen = (232, 150, 40)
-    if colour == "grey":
-        dark = (40, 40, 46)
+    if on_dark:
+        dark = (206, 208, 214) if colour == "grey" else (126, 128, 136)
     cream = (222, 206, 176) if colour == "white" else _CREAM
-    bark = (70, 46, 32) if colour == "brown" else _BARK
+    bark = (50, 32, 24) if colour == "brown" else _BARK
     stalk = (20, 84, 44) if colour == "green" else _STALK
     return Paint(body, shade, tint, dark, light, bark, stalk, cream, stamen)
 

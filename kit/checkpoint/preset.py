@@ -12,6 +12,12 @@ NAMED_SIZES = ((192, 320), (320, 192), (224, 288), (288, 224), (128, 384), (384,
 LONGEST_SIZES = ((128, 512), (512, 128))
 """As many pixels as the square, so the autoencoder's kernels see one size."""
 
+SCALED_SIZES = tuple(
+    size for short in range(144, 256, 16) for size in ((short, 4 * short), (4 * short, short))
+)
+"""Canvases that the autoencoder sees through windows of LONGEST_SIZES: patterns whose period
+follows the shorter side have other periods there."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -43,12 +49,18 @@ class VAETraining:
     """The loss is L1 + mse_weight * MSE + edge_weight * L1 of finite differences
     + kl_weight * KL + moment_weight * ((std - 1)^2 + mean^2) of each latent channel."""
 
-    num_squares: int = 49152
-    num_longest: int = 6144
+    num_squares: int = 32768
+    num_longest: int = 4096
     """Pictures of each of LONGEST_SIZES."""
 
+    num_scaled: int = 512
+    """Pictures of each of SCALED_SIZES."""
+
     batch_size: int = 16
-    share_longest: float = 0.2
+    share_square: float = 0.5
+    share_longest: float = 0.1
+    """All of LONGEST_SIZES together; SCALED_SIZES share the rest."""
+
     learning_rate: float = 1.5e-3
     matrix_learning_rate: float = 2e-3
     num_warmup_steps: int = 200
@@ -56,9 +68,9 @@ class VAETraining:
     """Part of the time before the learning rate starts to fall."""
 
     final_lr_scale: float = 0.01
-    mse_weight: float = 2.0
+    mse_weight: float = 10.0
     edge_weight: float = 0.25
-    kl_weight: float = 5e-4
+    kl_weight: float = 2e-4
     moment_weight: float = 0.02
     num_judged: int = 256
     """Held-out pictures that the PSNR is measured on."""
@@ -68,11 +80,11 @@ class VAETraining:
 class DiTTraining:
     """Flow matching on cached latents; the loss is the MSE of the velocity."""
 
-    num_squares: int = 49152
-    num_named: int = 8192
+    num_squares: int = 40960
+    num_named: int = 6144
     """Pictures of each of NAMED_SIZES."""
 
-    num_other: int = 1280
+    num_other: int = 768
     """Pictures of each remaining bucket."""
 
     share_square: float = 0.46
@@ -110,6 +122,8 @@ class Preset:
     num_vocabulary_captions: int = 60000
     vae: VAETraining = field(default_factory=VAETraining)
     dit: DiTTraining = field(default_factory=DiTTraining)
+    num_shown: int = 24
+    """Held-out captions that are drawn at the end, to look at."""
 
 
 TINY = Preset(
@@ -152,15 +166,23 @@ TOY = Preset(
         sequence_slots=352,
     ),
     num_vocabulary_captions=100,
-    vae=VAETraining(num_squares=4, num_longest=2, batch_size=1, num_warmup_steps=2, num_judged=1),
+    vae=VAETraining(
+        num_squares=4,
+        num_longest=2,
+        num_scaled=1,
+        batch_size=1,
+        num_warmup_steps=2,
+        num_judged=1,
+    ),
     dit=DiTTraining(
         num_squares=4,
-        num_named=2,
-        num_other=1,
+        num_named=1,
+        num_other=0,
         num_captions=2,
         batch_size=2,
         num_warmup_steps=2,
     ),
+    num_shown=1,
 )
 """Draws nothing; shows in seconds that every part of the training runs."""
 

@@ -23,8 +23,9 @@ def render(scene: Scene) -> NDArray[np.uint8]:
     if GROUNDS[scene.background].stands:
         for one in scene.objects:
             _draw_shadow(canvas, one)
+    on_dark = GROUNDS[scene.background].is_dark
     for one in scene.objects:
-        _draw_object(canvas, one)
+        _draw_object(canvas, one, on_dark=on_dark)
     return canvas
 
 
@@ -41,10 +42,10 @@ def _draw_shadow(canvas: NDArray[np.uint8], one: SceneObject) -> None:
     np.rint(region * light[..., None], out=region, casting="unsafe")
 
 
-def _draw_object(canvas: NDArray[np.uint8], one: SceneObject) -> None:
+def _draw_object(canvas: NDArray[np.uint8], one: SceneObject, *, on_dark: bool) -> None:
     shape = silhouette(one.kind, one.side)
     num_roles, height, width = shape.coverage.shape
-    colours = np.array(paint(one.colour), dtype=np.float32)[list(shape.roles)]
+    colours = np.array(paint(one.colour, on_dark=on_dark), dtype=np.float32)[list(shape.roles)]
     light, gloss = _LOOKS[one.material](shape.depth)
     # [3, h, w]: colours times alpha.
     drawn = (colours.T @ shape.coverage.reshape(num_roles, -1)).reshape(3, height, width)
@@ -79,7 +80,7 @@ def _metal(depth: Floats) -> tuple[Floats, Floats]:
     along = u + 0.55 * v
     light: Floats = 0.89 + 0.14 * np.cos(11 * along - 3.6)
     streak = _ridge(along, 0.4, 0.13) + 0.7 * _ridge(along, 1.0, 0.1)
-    return light, 0.52 * streak * (0.35 + 0.65 * depth)
+    return light, 0.55 * streak * (0.1 + 0.9 * depth)
 
 
 def _wooden(depth: Floats) -> tuple[Floats, None]:

@@ -220,7 +220,9 @@ def _place_one(
     object_height, object_width = extent(look[0], side)
     x = _random_place(draw, object_width, width, margin)
     if stands:
-        y = _standing_base(draw, height) - object_height + object_height // 2
+        # What is tall stands nearer, so that its top stays in the picture.
+        base = max(_standing_base(draw, height), margin + object_height)
+        y = base - object_height + object_height // 2
     else:
         y = _random_place(draw, object_height, height, margin)
     return (SceneObject(look[0], look[1], _random_material(draw), name, side, x, y),)
@@ -260,7 +262,8 @@ def _place_row(
         along = at + long // 2
         at += long
         if stands:
-            cross = base + round(draw.uniform(-0.015, 0.015) * height) - broad + broad // 2
+            own_base = base + round(draw.uniform(-0.015, 0.015) * height)
+            cross = max(own_base, margin + broad) - broad + broad // 2
         else:
             cross = round(middle + draw.uniform(-0.03, 0.03) * breadth)
             cross = max(margin + broad // 2, min(cross, breadth - margin - broad + broad // 2))

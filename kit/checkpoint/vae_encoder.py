@@ -5,6 +5,7 @@ Clips are [B, C, T, H, W], as in the decoder. Submodule names are the checkpoint
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -26,8 +27,9 @@ class Downsample(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, C_in, T, H, W] to [B, C_out, T/time_factor, H/2, W/2]."""
-        shortcut = space_to_depth(x, self.time_factor).unflatten(1, (-1, self.group)).mean(2)
-        return space_to_depth(self.conv(x), self.time_factor) + shortcut
+        shortcut = group_mean(space_to_depth(x, self.time_factor), self.group)
+        out: Tensor = space_to_depth(self.conv(x), self.time_factor) + shortcut
+        return out
 
 
 class DownLevel(nn.Module):
@@ -81,9 +83,13 @@ class VAEEncoder(nn.Module):
         for level in self.down:
             x = level(x)
         x = self.mid(x)
-        shortcut = x.unflatten(1, (-1, self.group)).mean(2)
-        moments: Tensor = self.conv_out(F.silu(self.norm_out(x))) + shortcut
+        moments: Tensor = self.conv_out(F.silu(self.norm_out(x))) + group_mean(x, self.group)
         return moments[:, :, 0].float()
+
+
+def group_mean(x: Tensor, group: int) -> Tensor:
+    """Average `group` consecutive channels: [B, C, ...] to [B, C/group, ...]."""
+    return torch.unflatten(x, 1, (-1, group)).mean(2)
 
 
 def space_to_depth(x: Tensor, time_factor: int) -> Tensor:

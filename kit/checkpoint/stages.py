@@ -1,0 +1,261 @@
+"""The stages of a training run; each goes on from what the one before left in the state folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kit.checkpoint import official_config
+from kit.checkpoint.bpe import train_tokenizer
+from kit.checkpoint.captions import training_captions
+from kit.checkpoint.devices import prepare
+from kit.checkpoint.dit_forward import TrainingForward
+from kit.checkpoint.evaluation import FAMILIES, evaluation_captions
+from kit.checkpoint.export import (
+    bfloat16_tensors,
+    denoiser_tensors,
+    export_checkpoint,
+    write_json,
+)
+from kit.checkpoint.flat_vae import FlatVAE
+from kit.checkpoint.latents import encode_chunks
+from kit.checkpoint.loop import Budget, Log, run_piece
+from kit.checkpoint.preset import LONGEST_SIZES, NAMED_SIZES, SCALED_SIZES, SQUARE, Preset
+from kit.checkpoint.sampling import Sampler, save_sheet
+from kit.checkpoint.state import StateFolder
+from kit.checkpoint.train_dit import DiTTrainee, averaged_model
+from kit.checkpoint.train_vae import (
+    PixelPool,
+    VAETrainee,
+    measure_latents,
+    psnr,
+    round_to_bfloat16,
+)
+from kit.checkpoint.training_record import capture_machine, training_record
+from kit.checkpoint.training_rows import RowSettings, Size, training_chunks
+from kit.checkpoint.vae_encoder import VAEEncoder
+from kit.model.vae import VAEDecoder
+from kit.modelspec.config import ModelConfig, load_model_config
+from kit.telemetry.log import get_logger
+from kit.tokenizer.template import supported_sizes
+from kit.tokenizer.tokenizer import Tokenizer
+
+logger = get_logger("train")
+
+_NUM_MEASURED = 1024
+_INSTRUCT_WORDS = "User: Assistant: "
+"""What the instruct template adds around a prompt; learnt too, so that it costs few tokens."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run, as its stages see it."""
+
+    preset: Preset
+    state: StateFolder
+    seed: int
+    device: torch.device
+    num_workers: int
+    command: tuple[str, ...]
+
+    @property
+    def log(self) -> Log:
+        return Log(self.state.path / "log.jsonl")
+
+
+def train_vocabulary(run: Run) -> None:
+    """Learn the tokenizer from captions; write it with a config whose latents are not scaled."""
+    num = run.preset.num_vocabulary_captions
+    texts = chain(training_captions(num, run.seed), repeat(_INSTRUCT_WORDS, num // 20))
+    tokenizer = train_tokenizer(texts, run.preset.shape.vocab_size)
+    folder = run.state.path
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _write_config(run, scaling_factor=1.0)
+    run.state.save("vocabulary", {}, {"num_tokens": tokenizer.get_vocab_size()})
+    logger.info("tokenizer: %d tokens", tokenizer.get_vocab_size())
+
+
+def train_vae(run: Run, budget: Budget) -> bool:
+    """Train the autoencoder for a piece; when its budget is used up, round and judge it."""
+    run.state.load("vocabulary", made_by="tokenizer")
+    started = time.perf_counter()
+    prepare(run.device, few_shapes=True)
+    config, training = load_model_config(run.state.path), run.preset.vae
+    pools = _pixel_pools(run)
+    trainee = VAETrainee(config.vae, training, pools, seed=run.seed)
+    trainee.warm_up()
+    setup_s = time.perf_counter() - started
+    done = run_piece("vae", trainee, run.state, run.log, budget)
+    if done:
+        _finish_vae(run, trainee, pools[0])
+    _log_piece(run, "vae", budget, setup_s, time.perf_counter() - started)
+    return done
+
+
+def train_dit(run: Run, budget: Budget) -> bool:
+    """Train the denoiser for a piece; when its budget is used up, draw held-out captions."""
+    started = time.perf_counter()
+    prepare(run.device, few_shapes=False)
+    flat = _load_autoencoder(run)
+    config = load_model_config(run.state.path)
+    tokenizer = Tokenizer.from_folder(run.state.path, config)
+    wanted = _wanted(run, config, tokenizer)
+    settings = _row_settings(run)
+    chunks = training_chunks(wanted, run.seed, settings, num_workers=run.num_workers)
+    pools = encode_chunks(flat, chunks, run.device)
+    trainee = DiTTrainee(config, run.preset.shape, run.preset.dit, pools, seed=run.seed)
+    trainee.warm_up()
+    setup_s = time.perf_counter() - started
+    done = run_piece("dit", trainee, run.state, run.log, budget)
+    if done:
+        tensors, _ = run.state.load("dit", made_by="dit")
+        model = averaged_model(tensors, config).to(run.device)
+        _draw_sheet(run, TrainingForward(model, run.preset.shape.sequence_slots), flat, tokenizer)
+    _log_piece(run, "dit", budget, setup_s, time.perf_counter() - started)
+    return done
+
+
+def export(run: Run, folder: Path, record: Path | None) -> None:
+    """Write the checkpoint folder, and the record of its training."""
+    vae, vae_note = run.state.load("autoencoder", made_by="vae")
+    dit, dit_note = run.state.load("dit", made_by="dit")
+    config = load_model_config(run.state.path)
+    tensors = denoiser_tensors(averaged_model(dit, config)) | vae
+    names = ("config.json", "tokenizer.json")
+    small = {name: json.loads((run.state.path / name).read_text("utf-8")) for name in names}
+    ids = {entry["content"]: entry["id"] for entry in small["tokenizer.json"]["added_tokens"]}
+    small["tokenizer_config.json"] = official_config.tokenizer_config()
+    small["generation_config.json"] = official_config.generation_config(run.preset, ids)
+    export_checkpoint(folder, tensors, small)
+    num_bytes = sum(path.stat().st_size for path in folder.iterdir())
+    logger.info("export: %.2f MB in %s", num_bytes / 1e6, folder)
+    if record is not None:
+        notes = {"vae": vae_note, "dit": dit_note, "export": {"num_bytes": num_bytes}}
+        content = training_record(run.preset, run.state.path / "log.jsonl", notes)
+        record.parent.mkdir(parents=True, exist_ok=True)
+        write_json(record, content)
+
+
+def _finish_vae(run: Run, trainee: VAETrainee, square: PixelPool) -> None:
+    for module in (trainee.encoder, trainee.decoder):
+        round_to_bfloat16(module)
+    flat = FlatVAE(trainee.encoder, trainee.decoder)
+    mean, std = measure_latents(flat, square, _NUM_MEASURED).tolist()
+    note: dict[str, Any] = {"scaling_factor": 1 / std, "latent_mean": mean, "latent_std": std}
+    num = run.preset.vae.num_judged
+    wanted = [(size, -(-num // 8)) for size in (*LONGEST_SIZES, *NAMED_SIZES)]
+    wanted = [(SQUARE, num), *wanted]
+    for size, pixels in _pixels(run, wanted, held_out=True).items():
+        found = psnr(flat, pixels)
+        name = f"psnr_{size[1]}x{size[0]}"
+        note[name] = {
+            "pictures": len(found), "mean": found.mean().item(), "lowest": found.min().item()
+        }  # fmt: skip
+        logger.info("vae: %s %.2f dB, lowest %.2f", name, found.mean(), found.min())
+    run.state.save("autoencoder", bfloat16_tensors(trainee.tensors()), note)
+    _write_config(run, scaling_factor=note["scaling_factor"])
+
+
+def _load_autoencoder(run: Run) -> FlatVAE:
+    tensors, _ = run.state.load("autoencoder", made_by="vae")
+    config = load_model_config(run.state.path).vae
+    encoder, decoder = VAEEncoder(config), VAEDecoder(config)
+    for part, module in (("encoder", encoder), ("decoder", decoder)):
+        prefix = f"vae.{part}."
+        own: dict[str, Tensor] = {
+            name.removeprefix(prefix): t.float() for name, t in tensors.items() if prefix in name
+        }
+        module.load_state_dict(own)
+        module.to(run.device).requires_grad_(False)
+    return FlatVAE(encoder, decoder)
+
+
+def _write_config(run: Run, *, scaling_factor: float) -> None:
+    content = json.loads((run.state.path / "tokenizer.json").read_text("utf-8"))
+    ids = {entry["content"]: entry["id"] for entry in content["added_tokens"]}
+    config = official_config.model_config(run.preset, ids, scaling_factor)
+    write_json(run.state.path / "config.json", config)
+
+
+def _pixel_pools(run: Run) -> list[PixelPool]:
+    """Draw what the autoencoder learns from, the squares first."""
+    training = run.preset.vae
+    wanted = [(SQUARE, training.num_squares)]
+    wanted += [(size, training.num_longest) for size in LONGEST_SIZES]
+    wanted += [(size, training.num_scaled) for size in SCALED_SIZES]
+    share_scaled = 1 - training.share_square - training.share_longest
+    pools = []
+    for size, pixels in _pixels(run, wanted).items():
+        if size == SQUARE:
+            pools.append(PixelPool(pixels, size, training.share_square))
+        elif size in LONGEST_SIZES:
+            pools.append(PixelPool(pixels, size, training.share_longest / len(LONGEST_SIZES)))
+        else:
+            window = min(LONGEST_SIZES) if size[0] < size[1] else max(LONGEST_SIZES)
+            pools.append(PixelPool(pixels, window, share_scaled / len(SCALED_SIZES)))
+    return pools
+
+
+def _pixels(
+    run: Run, wanted: list[tuple[Size, int]], *, held_out: bool = False
+) -> dict[Size, Tensor]:
+    """Draw pictures of each (size, number): uint8 [number, height, width, 3] on the device."""
+    settings = RowSettings(run.state.path, _num_prefix_slots(run), 0, 0.0)
+    parts: dict[Size, list[Tensor]] = {size: [] for size, _ in wanted}
+    for chunk in training_chunks(
+        wanted, run.seed, settings, held_out=held_out, num_workers=run.num_workers
+    ):
+        parts[chunk.size].append(torch.from_numpy(chunk.pixels).to(run.device))
+    return {size: torch.cat(part) for size, part in parts.items()}
+
+
+def _wanted(run: Run, config: ModelConfig, tokenizer: Tokenizer) -> list[tuple[Size, int]]:
+    training = run.preset.dit
+    numbers = {SQUARE: training.num_squares} | dict.fromkeys(NAMED_SIZES, training.num_named)
+    sizes = [(bucket.height, bucket.width) for bucket in supported_sizes(tokenizer, config)]
+    wanted = [(size, numbers.get(size, training.num_other)) for size in sizes]
+    return [(size, num) for size, num in wanted if num]
+
+
+def _num_prefix_slots(run: Run) -> int:
+    """What the largest image, the square, leaves of a row."""
+    return run.preset.shape.sequence_slots - 1 - SQUARE[0] * SQUARE[1] // 256
+
+
+def _row_settings(run: Run) -> RowSettings:
+    training = run.preset.dit
+    return RowSettings(
+        run.state.path, _num_prefix_slots(run), training.num_captions, training.share_instruct
+    )
+
+
+def _draw_sheet(run: Run, forward: TrainingForward, flat: FlatVAE, tokenizer: Tokenizer) -> None:
+    """Draw held-out captions of every family, to look at."""
+    num = run.preset.num_shown
+    each = -(-num // len(FAMILIES))
+    found = [c.text for f in FAMILIES for c in evaluation_captions(f, each, seed=run.seed)]
+    captions = found[:num]
+    sampler = Sampler(forward, flat, tokenizer, _num_prefix_slots(run))
+    save_sheet(list(sampler.draw(captions, SQUARE, run.seed)), run.state.path / "sheet.png", 6)
+    (run.state.path / "sheet.txt").write_text("\n".join(captions) + "\n", encoding="utf-8")
+
+
+def _log_piece(run: Run, stage: str, budget: Budget, setup_s: float, wall_s: float) -> None:
+    run.log.write(
+        "piece",
+        of=stage,
+        command=list(run.command),
+        seed=run.seed,
+        training=asdict(run.preset.vae if stage == "vae" else run.preset.dit),
+        budget_s=budget.total_s,
+        setup_s=round(setup_s, 1),
+        wall_s=round(wall_s, 1),
+        machine=capture_machine(),
+    )
