@@ -25,8 +25,10 @@ def train(stage: str, state: Path, *more: str) -> int:
 def test_every_stage_runs_and_the_export_loads(tmp_path: Path) -> None:
     state, folder, record = tmp_path / "state", tmp_path / "ckpt", tmp_path / "record.json"
     assert train("tokenizer", state) == 0
-    assert train("vae", state, "--budget-seconds", "0.4", "--piece-seconds", "0.2") == 3
-    assert train("vae", state, "--budget-seconds", "0.4") == 0
+    # A piece ends after the step that passes its time: one step, however slow the machine is.
+    assert train("vae", state, "--budget-seconds", "1000", "--piece-seconds", "0.001") == 3
+    elapsed_s = json.loads((state / "vae.json").read_text())["elapsed_s"]
+    assert train("vae", state, "--budget-seconds", str(elapsed_s + 0.2)) == 0
     assert train("dit", state, "--budget-seconds", "0.4") == 0
     assert train("export", state, "--out", str(folder), "--record", str(record)) == 0
 
