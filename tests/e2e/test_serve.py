@@ -103,6 +103,8 @@ def test_every_client_of_many_gets_what_it_would_get_alone(
 
 def test_log_names_what_runs_and_says_paged_only_after_it_ran(server: ServerProcess) -> None:
     assert server.post(CHAT, BODY, **{"x-request-id": "looked-for-17"})[0] == 200
+    # The line of a request is written when its answer has been sent.
+    server.wait_for(lambda: "looked-for-17" in server.log)
     text = server.log
     for part in (
         "dtype float32",
@@ -112,7 +114,6 @@ def test_log_names_what_runs_and_says_paged_only_after_it_ran(server: ServerProc
         "page pool:",
         "pages of 32 tokens",
         "pool ",
-        "looked-for-17",
     ):
         assert part in text
     assert text.index("serving ") < text.index("paged native path active")

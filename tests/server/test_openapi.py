@@ -67,7 +67,7 @@ def check(case: schemathesis.Case, app: FastAPI) -> None:
                 case.body[name] = limit
         case.body.pop("timeout_s", None)  # ends in 504
     case.operation.schema.app = app
-    response = case.call(app=app)
+    response = case.call(app=app, timeout=PATIENCE_S)
     excluded = [*EXCLUDED, not_a_server_error] if response.status_code == 501 else EXCLUDED
     case.validate_response(response, excluded_checks=excluded)
 
