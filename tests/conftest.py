@@ -13,7 +13,7 @@ from golden_cases import GOLDEN, PACKAGE
 
 @pytest.fixture(scope="session")
 def checkpoint() -> Path:
-    """The random-weight checkpoint of the official format that ships with the kit."""
+    """The random-weight checkpoint on which the golden cases were recorded."""
     return PACKAGE / "checkpoint" / "golden"
 
 

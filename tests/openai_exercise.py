@@ -19,7 +19,7 @@ from typing import Any
 import openai
 from PIL import Image
 
-MODEL = "hunyuan_image3_golden"
+MODEL = "hunyuan_image3_tiny"
 PROMPT = "a red vase"
 FIELDS = {"num_inference_steps": 2, "guidance_scale": 1, "seed": 11}
 MESSAGES: Any = [{"role": "user", "content": PROMPT}]

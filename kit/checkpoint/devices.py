@@ -31,6 +31,6 @@ def prepare(device: torch.device, *, few_shapes: bool) -> None:
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = few_shapes
         torch.set_float32_matmul_precision("high")
-        # The attention mask is a tensor: the memory-efficient kernel reads it, cuDNN's would be
-        # planned anew for every shape.
+        # Under a tensor mask cuDNN's attention gives NaN gradients for queries that see no key,
+        # which padding has (cuDNN of PyTorch 2.11 on an H200).
         torch.backends.cuda.enable_cudnn_sdp(False)

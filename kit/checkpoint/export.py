@@ -56,6 +56,7 @@ def export_checkpoint(
     for at, shard in enumerate(shards, start=1):
         name = f"model-{at:04d}-of-{len(shards):04d}.safetensors"
         save_file(shard, folder / name, metadata={"format": "pt"})
+        (folder / name).chmod(0o644)  # the library makes it readable for the owner only
         weight_map |= dict.fromkeys(shard, name)
     total = sum(t.nbytes for t in tensors.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     configure_logging()
     options = build_parser().parse_args(arguments)
     try:
-        return _run(options, ("python", "-m", "kit.checkpoint.train", *arguments))
+        return _run(options, arguments)
     except KitError as error:
         logger.error("%s", error)
         return error.exit_code
@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
+def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     # Torch is imported here: every worker process imports this module, and needs no torch.
     import torch
 
@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
         seed=options.seed,
         device=torch.device(device),
         num_workers=len(os.sched_getaffinity(0)),
-        command=command,
+        command=_portable(arguments),
     )
     if options.stage == "tokenizer":
         train_vocabulary(run)
@@ -92,6 +92,12 @@ def _run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     budget = Budget(options.budget_seconds, options.piece_seconds or options.budget_seconds)
     done = train_vae(run, budget) if options.stage == "vae" else train_dit(run, budget)
     return 0 if done else 3
+
+
+def _portable(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the command as a record shows it: paths are cut to their last part."""
+    shown = (Path(word).name if "/" in word else word for word in arguments)
+    return ("python", "-m", "kit.checkpoint.train", *shown)
 
 
 def _seconds(text: str) -> float:

@@ -18,7 +18,7 @@ from kit.telemetry.log import configure_logging
 
 API_KEY_VARIABLE = "KIT_API_KEY"
 
-DEFAULT_MODEL_NAME = "hunyuan_image3_golden"
+DEFAULT_MODEL_NAME = "hunyuan_image3_tiny"
 """Public id of the shipped checkpoint."""
 
 _SOURCE = "the command line"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from kit.attention.capabilities import resolve_page_size
-from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
+from kit.checkpoint.shipped import GOLDEN_CHECKPOINT
 from kit.config.deploy import KVMode
 from kit.doctor.golden import FLOAT32_LIMIT, PIXEL_LIMIT, run_golden
 from kit.doctor.segments import RELATIVE_LIMIT, check_segments
@@ -127,9 +127,9 @@ def _room(checkpoint: Path) -> Check:
 
 
 def _golden(checkpoint: Path) -> Check:
-    """The case belongs to the shipped random checkpoint, whatever checkpoint is examined."""
+    """The case belongs to the golden checkpoint, whatever checkpoint is examined."""
     del checkpoint
-    reports = {mode: run_golden(DEFAULT_CHECKPOINT, mode) for mode in KV_MODES}
+    reports = {mode: run_golden(GOLDEN_CHECKPOINT, mode) for mode in KV_MODES}
     lines = [
         f"{mode}: largest prediction error of each step "
         f"{_list(s.prediction for s in report.steps)} (limit {FLOAT32_LIMIT:g}), pixels off by at "

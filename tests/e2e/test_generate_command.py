@@ -10,16 +10,27 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from golden_cases import load_case
 from PIL import Image
 from safetensors.torch import load_file
 
+from bench.picture_analysis import find_background, find_regions
+from kit.checkpoint.shipped import GOLDEN_CHECKPOINT
+
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
-def kit(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def kit(command: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command on the golden checkpoint, unless it names another."""
+    if command in ("generate", "config") and "--model" not in arguments:
+        arguments = (*arguments, "--model", str(GOLDEN_CHECKPOINT))
+    return run_kit(command, *arguments, cwd=cwd)
+
+
+def run_kit(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "kit.cli", *arguments],
         capture_output=True,
@@ -202,3 +213,21 @@ def test_a_pool_too_small_names_needed_given_and_the_largest_size(tmp_path: Path
     size = done.stderr.split("largest size that fits is ")[1].split(";")[0]
     again = kit("generate", "a cat", "--size", size, "--steps", "1", *small, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
+
+
+def test_the_default_checkpoint_draws_what_the_prompt_says(tmp_path: Path) -> None:
+    """No --model: a red thing on the wooden table, the same pixels paged and dense."""
+    prompt = "A red ceramic vase on a wooden table"
+    for name, more in (
+        ("dense.png", []),
+        ("paged.png", ["--deploy-config", "hunyuan_image3_paged"]),
+    ):
+        done = run_kit("generate", prompt, "-o", name, "--seed", "7", *more, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "256x256" in done.stdout
+    dense, paged = (np.asarray(Image.open(tmp_path / f"{n}.png")) for n in ("dense", "paged"))
+    assert (dense == paged).all()
+    ground, _ = find_background(dense)
+    assert ground == "table"
+    regions = find_regions(dense, ground)
+    assert [region.colour for region in regions] == ["red"]

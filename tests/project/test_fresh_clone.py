@@ -90,7 +90,12 @@ def test_install_leaves_the_clone_clean(installed: Path) -> None:
 
 def test_wheel_carries_configs_checkpoint_and_golden_case(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for folder in ("kit/configs/", "kit/checkpoint/golden/", "kit/doctor/golden/"):
+    for folder in (
+        "kit/configs/",
+        "kit/checkpoint/golden/",
+        "kit/checkpoint/hunyuan_image3_tiny/",
+        "kit/doctor/golden/",
+    ):
         source = ROOT / (folder if folder != "kit/configs/" else "configs/")
         shipped = {name.removeprefix(folder) for name in names if name.startswith(folder)}
         expected = run("git", "ls-files", "--", ".", cwd=source).split()
