@@ -19,8 +19,8 @@ from kit.api import GenerationRequest, ImageEngine, SamplingParams, load_config
 from kit.checkpoint.evaluation import FAMILIES, evaluation_captions
 
 PER_FAMILY, COLUMNS = 3, 6
-SIDE, TEXT_HEIGHT, GAP = 176, 30, 6
-LINE_LENGTH = 34
+SIDE, TEXT_HEIGHT, GAP = 160, 32, 6
+LINE_LENGTH = 31
 
 
 def captions(seed: int) -> list[str]:
