@@ -112,7 +112,7 @@ def training_caption(scene: Scene, draw: np.random.Generator) -> Caption:
         style,
         synonyms=(0.0, 0.35, 0.35, 1.0)[draw.integers(4)],
         articles=chance[7] < 0.85,
-        case=CASES[int(np.searchsorted((0.4, 0.78, 0.86), chance[8]))],
+        case=CASES[int(np.searchsorted((0.38, 0.74, 0.82), chance[8]))],
         num_extra_words=int(draw.integers(1, 4)) if chance[9] < 0.08 else 0,
         ending=("", "", "", "", ".", ".", "!")[draw.integers(7)],
     )

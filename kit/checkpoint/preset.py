@@ -80,15 +80,15 @@ class VAETraining:
 class DiTTraining:
     """Flow matching on cached latents; the loss is the MSE of the velocity."""
 
-    num_squares: int = 40960
-    num_named: int = 6144
+    num_squares: int = 49152
+    num_named: int = 10240
     """Pictures of each of NAMED_SIZES."""
 
     num_other: int = 768
     """Pictures of each remaining bucket."""
 
-    share_square: float = 0.46
-    share_named: float = 0.42
+    share_square: float = 0.42
+    share_named: float = 0.48
     """All of NAMED_SIZES together; the remaining buckets share the rest."""
 
     num_captions: int = 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import asdict, dataclass
 from itertools import chain, repeat
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from kit.checkpoint import official_config
@@ -30,7 +32,7 @@ from kit.checkpoint.loop import Budget, Log, run_piece
 from kit.checkpoint.preset import LONGEST_SIZES, NAMED_SIZES, SCALED_SIZES, SQUARE, Preset
 from kit.checkpoint.sampling import Sampler, save_sheet
 from kit.checkpoint.state import StateFolder
-from kit.checkpoint.train_dit import DiTTrainee, averaged_model
+from kit.checkpoint.train_dit import DiTTrainee, averaged_model, state_tensors
 from kit.checkpoint.train_vae import (
     PixelPool,
     VAETrainee,
@@ -41,8 +43,10 @@ from kit.checkpoint.train_vae import (
 from kit.checkpoint.training_record import capture_machine, training_record
 from kit.checkpoint.training_rows import RowSettings, Size, training_chunks
 from kit.checkpoint.vae_encoder import VAEEncoder
+from kit.model.loader import load_transformer
 from kit.model.vae import VAEDecoder
 from kit.modelspec.config import ModelConfig, load_model_config
+from kit.modelspec.files import CheckpointFiles
 from kit.telemetry.log import get_logger
 from kit.tokenizer.template import supported_sizes
 from kit.tokenizer.tokenizer import Tokenizer
@@ -120,6 +124,30 @@ def train_dit(run: Run, budget: Budget) -> bool:
         _draw_sheet(run, TrainingForward(model, run.preset.shape.sequence_slots), flat, tokenizer)
     _log_piece(run, "dit", budget, setup_s, time.perf_counter() - started)
     return done
+
+
+def restore(run: Run, folder: Path) -> None:
+    """Fill the state folder from an exported checkpoint of the preset's shape.
+
+    The stage dit then goes on from its weights with a budget and a schedule of its own.
+    """
+    config = load_model_config(folder)
+    files = CheckpointFiles.open(folder)
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(folder / name, run.state.path / name)
+    vae: dict[str, Tensor] = {}
+    for path in files.shard_bytes:
+        vae |= {n: t for n, t in load_file(path).items() if n.startswith("vae.")}
+    note: dict[str, Any] = {"restored_from": files.fingerprint(contents=True)}
+    run.state.save("vocabulary", {}, note)
+    run.state.save("autoencoder", vae, {**note, "scaling_factor": config.vae.scaling_factor})
+    cpu = torch.device("cpu")
+    model = load_transformer(folder, config, device=cpu, dtype=torch.float32)
+    average = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    tensors = state_tensors(model, average)
+    run.state.save("dit", tensors, {**note, "step": 0, "elapsed_s": 0.0})
+    run.log.write("restore", **note)
+    logger.info("restored %s: its weights are where the stage dit begins", folder)
 
 
 def export(run: Run, folder: Path, record: Path | None) -> None:

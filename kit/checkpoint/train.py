@@ -7,6 +7,8 @@ The stages run in this order, each on what the one before left in the state fold
     dit         trains the denoiser for --budget-seconds
     export      writes the checkpoint folder
 
+    restore     instead of the first two: takes over an exported checkpoint, which dit trains on
+
 vae and dit end after --piece-seconds of training and save; the same command goes on from there.
 """
 
@@ -22,7 +24,7 @@ from kit.checkpoint.preset import PRESETS
 from kit.errors import ConfigError, KitError
 from kit.telemetry.log import configure_logging, get_logger
 
-STAGES = ("tokenizer", "vae", "dit", "export")
+STAGES = ("tokenizer", "vae", "dit", "export", "restore")
 
 logger = get_logger("train")
 
@@ -59,6 +61,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--record", type=Path, metavar="FILE", help="of export: the training record to write"
     )
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="of restore: the checkpoint folder"
+    )
     return parser
 
 
@@ -67,7 +72,14 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     import torch
 
     from kit.checkpoint.loop import Budget
-    from kit.checkpoint.stages import Run, export, train_dit, train_vae, train_vocabulary
+    from kit.checkpoint.stages import (
+        Run,
+        export,
+        restore,
+        train_dit,
+        train_vae,
+        train_vocabulary,
+    )
     from kit.checkpoint.state import StateFolder
 
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -81,6 +93,11 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     )
     if options.stage == "tokenizer":
         train_vocabulary(run)
+        return 0
+    if options.stage == "restore":
+        if options.checkpoint is None:
+            raise ConfigError("--checkpoint", "restore needs the folder to read", value=None)
+        restore(run, options.checkpoint)
         return 0
     if options.stage == "export":
         if options.out is None:

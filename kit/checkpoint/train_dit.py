@@ -88,11 +88,7 @@ class DiTTrainee:
         return losses
 
     def tensors(self) -> dict[str, Tensor]:
-        weights = {name: p.detach() for name, p in self.model.named_parameters()}
-        return weights | {
-            f"{_EMA_PREFIX}{name}": average
-            for name, average in export_dtypes(self.model, self.average).items()
-        }
+        return state_tensors(self.model, self.average)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
@@ -127,6 +123,13 @@ def export_dtypes(model: HunyuanImage3, tensors: Mapping[str, Tensor]) -> dict[s
         name: tensors[name] if id(parameter) in routers else tensors[name].bfloat16()
         for name, parameter in model.named_parameters()
     }
+
+
+def state_tensors(model: HunyuanImage3, average: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what a state holds: weights in float32, averages as they are exported."""
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    rounded = export_dtypes(model, average)
+    return weights | {f"{_EMA_PREFIX}{name}": tensor for name, tensor in rounded.items()}
 
 
 def averaged_model(tensors: Mapping[str, Tensor], config: ModelConfig) -> HunyuanImage3:

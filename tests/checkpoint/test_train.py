@@ -56,6 +56,13 @@ def test_every_stage_runs_and_the_export_loads(tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(content["results"])
     assert (state / "sheet.png").exists()
 
+    again = tmp_path / "again"
+    assert train("restore", again, "--checkpoint", str(folder)) == 0
+    assert train("export", again, "--out", str(tmp_path / "copy")) == 0
+    copy = CheckpointFiles.open(tmp_path / "copy")
+    assert copy.fingerprint(contents=True) == files.fingerprint(contents=True)
+    assert train("dit", again, "--budget-seconds", "0.2") == 0
+
 
 @pytest.mark.parametrize(
     ("stage", "more", "complaint"),
@@ -64,6 +71,8 @@ def test_every_stage_runs_and_the_export_loads(tmp_path: Path) -> None:
         ("dit", ("--budget-seconds", "1"), "run the stage vae first"),
         ("dit", (), "--budget-seconds"),
         ("export", (), "--out"),
+        ("restore", (), "--checkpoint"),
+        ("restore", ("--checkpoint", "nowhere"), "nowhere"),
         ("export", ("--out", "nowhere"), "run the stage vae first"),
     ],
 )
