@@ -32,7 +32,7 @@ def open_listener(host: str, port: int) -> socket.socket:
         ) from error
     family, _, _, _, address = found[0]
     try:
-        return socket.create_server(address, family=family, backlog=_BACKLOG)
+        listener = socket.create_server(address, family=family, backlog=_BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             reason, remedy = "is in use already", "stop what listens there or choose another port"
@@ -40,3 +40,7 @@ def open_listener(host: str, port: int) -> socket.socket:
             reason = f"cannot be listened on at {host}: {error.strerror}"
             remedy = "choose an address of this machine and a port that you may use"
         raise ConfigError("--port", reason, value=port, source=_SOURCE, remedy=remedy) from error
+    # Accepted connections inherit it. asyncio sets it only on sockets whose `proto` says TCP, which
+    # those of create_server do not: each answer would wait 40 ms for the client's delayed ACK.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener

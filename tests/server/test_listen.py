@@ -17,6 +17,13 @@ def test_a_free_port_is_taken_and_accepts() -> None:
             pass
 
 
+def test_what_is_sent_on_an_accepted_connection_waits_for_nothing() -> None:
+    with open_listener("127.0.0.1", 0) as listener:
+        address = listener.getsockname()
+        with socket.create_connection(address, timeout=5), listener.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
 def test_a_port_in_use_is_refused() -> None:
     with open_listener("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
