@@ -127,7 +127,7 @@ def _start_in_thread(engine: ImageEngine) -> asyncio.Future[None]:
             else:
                 loop.call_soon_threadsafe(loaded.set_exception, error)
 
-    threading.Thread(target=start, name="kit-load", daemon=True).start()
+    threading.Thread(target=start, name="kit-start", daemon=True).start()
     return loaded
 
 
