@@ -103,4 +103,5 @@ def _in_messages(error: InvalidRequestError) -> InvalidRequestError:
     """A conversation has no field `prompt`: what is wrong with it is wrong with its messages."""
     if error.param != "prompt":
         return error
-    return InvalidRequestError(str(error), param="messages")
+    reason = str(error).removeprefix("prompt: ")
+    return InvalidRequestError(f"messages (the texts of the user): {reason}", param="messages")

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
@@ -24,6 +25,7 @@ from kit.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from kit.server.fields import ImageFields
 from kit.telemetry.log import get_logger
 
 logger = get_logger("server")
@@ -79,7 +81,7 @@ def internal_error(error: Exception, where: str) -> dict[str, Any]:
 def install_error_handlers(app: FastAPI, known_fields: Sequence[str]) -> None:
     """Answer the kit's errors, validation errors and unknown routes in one shape.
 
-    `known_fields` are those of all bodies: near names are suggested from them.
+    `known_fields` are those of all bodies with all that stands in them.
     """
 
     @app.exception_handler(KitError)
@@ -100,8 +102,7 @@ def install_error_handlers(app: FastAPI, known_fields: Sequence[str]) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid_body(request: Request, error: RequestValidationError) -> JSONResponse:
-        del request
-        return _invalid(error.errors(), known_fields)
+        return _invalid(error.errors(), known_fields, _body_fields(request))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
@@ -132,7 +133,21 @@ def _code(error: KitError) -> str | None:
     return next((code for kind, code in _CODES if isinstance(error, kind)), None)
 
 
-def _invalid(errors: Sequence[Any], known_fields: Sequence[str]) -> JSONResponse:
+def _body_fields(request: Request) -> Mapping[str, Sequence[str]]:
+    """The fields that a JSON body of this route may have, and those of its `extra_body`."""
+    route = request.scope.get("route")
+    if not isinstance(route, APIRoute) or route.body_field is None:
+        return {}
+    body = route.body_field.field_info.annotation
+    assert body is not None, "a body is declared by its type"
+    return {"body": tuple(body.model_fields), "extra_body": tuple(ImageFields.model_fields)}
+
+
+def _invalid(
+    errors: Sequence[Any],
+    known_fields: Sequence[str],
+    body_fields: Mapping[str, Sequence[str]],
+) -> JSONResponse:
     # Of the alternatives of a union, the one that was followed furthest is the one that was meant.
     first = max(errors, key=lambda problem: len(problem["loc"]))
     kind, code = first["type"], None
@@ -140,9 +155,8 @@ def _invalid(errors: Sequence[Any], known_fields: Sequence[str]) -> JSONResponse
     got = f" (got {first.get('input')!r:.{_MAX_INPUT_CHARS}})"
     message = f"{param or 'body'}: {first['msg']}{got}"
     if kind == "extra_forbidden":
-        name = str(first["loc"][-1])
-        near = difflib.get_close_matches(name, known_fields, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "it is no field of this API"
+        place, name = ("body", *map(str, first["loc"]))[-2:]
+        hint = _hint(name, place, known_fields, body_fields)
         message, code = f"{param}: unknown field; {hint}", "unknown_parameter"
     elif kind == "missing":
         message, code = f"{param or 'body'}: is missing", "missing_required_parameter"
@@ -151,6 +165,21 @@ def _invalid(errors: Sequence[Any], known_fields: Sequence[str]) -> JSONResponse
     elif kind == "json_invalid":
         message, param = f"the body is no JSON: {first['ctx']['error']}", None
     return error_response(400, message, kind="invalid_request_error", param=param, code=code)
+
+
+def _hint(
+    name: str,
+    place: str,
+    known_fields: Sequence[str],
+    body_fields: Mapping[str, Sequence[str]],
+) -> str:
+    """Say what to do about an unknown field; no name is suggested that would be refused again."""
+    if place == "extra_body" and name in body_fields.get("body", ()):
+        return "extra_body has none of this name, send it beside extra_body"
+    if name in known_fields:
+        return "not in this place, see the page /docs of this server"
+    near = difflib.get_close_matches(name, body_fields.get(place, known_fields), n=1)
+    return f"did you mean {near[0]!r}?" if near else "it is no field of this API"
 
 
 def _param(

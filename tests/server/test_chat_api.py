@@ -140,6 +140,11 @@ def test_an_image_part_is_refused_with_the_reason(api: TestClient) -> None:
     assert "text-to-image only" in error["message"]
 
 
+def test_a_prompt_is_called_by_what_a_conversation_has(api: TestClient) -> None:
+    error = refuse(api, messages=[{"role": "user", "content": " "}])
+    assert error["message"].startswith("messages (the texts of the user): expected text")
+
+
 def test_a_model_that_is_not_served_is_not_found(api: TestClient) -> None:
     answer = api.post(URL, json={**BODY, "model": "gpt-image-1"})
     assert answer.status_code == 404

@@ -137,7 +137,12 @@ def test_a_blank_body_runs_with_the_deployments_defaults(api: TestClient) -> Non
         ("cot_text", {"cot_text": "x", "template": "pretrain"}, "template"),
         ("n", {"n": 11}, "from 1 to 10"),
         ("sede", {"sede": 1}, "did you mean 'seed'"),
+        ("image", {"image": "x"}, "it is no field of this API"),
+        ("messages", {"messages": []}, "not in this place"),
+        ("response_format", {"extra_body": {"response_format": "url"}}, "beside extra_body"),
         ("extra_body", {"extra_body": 1}, "extra_body"),
+        ("extra_body", {"extra_body": {"extra_body": {}}}, "beside extra_body"),
+        ("sede", {"extra_body": {"sede": 1}}, "did you mean 'seed'"),
         ("stepz", {"extra_body": {"stepz": 1}}, "unknown field"),
     ],
 )
