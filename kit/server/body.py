@@ -26,7 +26,7 @@ _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 class LimitedBody:
-    """ASGI middleware: 413 for a body that is too long, 400 for JSON that is too deep.
+    """ASGI middleware: 413 for a body too long, 400 for JSON too deep, 415 for compressed ones.
 
     A length that is declared is refused before a byte is read. Multipart bodies pass in pieces and
     are counted; all others are read here, as every route needs them whole.
@@ -44,6 +44,16 @@ class LimitedBody:
         is_multipart = headers.get("content-type", "").lower().startswith("multipart/")
         limit = self._max_bytes if is_multipart else self._max_json_bytes
         declared = headers.get("content-length", "")
+        encoding = headers.get("content-encoding", "identity")
+        if encoding.lower() != "identity":
+            response = error_response(
+                415,
+                f"Content-Encoding: got {encoding!r:.40}; send the body uncompressed",
+                kind="invalid_request_error",
+                headers={"accept-encoding": "identity"},
+            )
+            await response(scope, receive, send)
+            return
         if declared.isdecimal() and int(declared) > limit:
             await _refuse(scope, receive, send, limit, has_unread=True)
         elif is_multipart:

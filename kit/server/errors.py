@@ -106,12 +106,18 @@ def install_error_handlers(app: FastAPI, known_fields: Sequence[str]) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
-        headers = dict(error.headers or {})
+        headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+        reason = str(error.detail)
         if error.status_code == 405:
             headers["allow"] = _allowed_methods(app, request)
+            reason = f"this path takes {headers['allow']}"
+        elif isinstance(error.__cause__, UnicodeDecodeError):
+            reason = f"the body is no JSON in UTF-8: {error.__cause__.reason}"
+        elif error.status_code == 404:
+            reason = "there is no such path, see the page /docs of this server"
         return error_response(
             error.status_code,
-            f"{request.method} {request.url.path}: {error.detail}",
+            f"{request.method} {request.scope['path']:.{_MAX_INPUT_CHARS}}: {reason}",
             kind="invalid_request_error" if error.status_code < 500 else "server_error",
             headers=headers,
         )

@@ -13,13 +13,15 @@ from kit.server.settings import ServerSettings
 
 
 def install_health(app: FastAPI, engine: ImageEngine, settings: ServerSettings) -> None:
-    """Add GET /health, /ready and /metrics."""
+    """Add GET /health, /ready and /metrics; some load balancers probe with HEAD."""
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", tags=["operation"])
     async def health() -> dict[str, str]:
         """Liveness: 200 as long as the process answers."""
         return {"status": "ok"}
 
+    @app.head("/ready", include_in_schema=False)
     @app.get(
         "/ready",
         tags=["operation"],

@@ -18,6 +18,7 @@ HEADER = "x-request-id"
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CLIENT_LEFT = 499
+_MAX_PATH_CHARS = 200
 
 logger = get_logger("server")
 
@@ -46,7 +47,7 @@ class RequestLog:
                 MutableHeaders(scope=message)[HEADER] = request_id
             await send(message)
 
-        where = f"{scope['method']} {scope['path']!r}"
+        where = f"{scope['method']} {scope['path'][:_MAX_PATH_CHARS]!r}"
         try:
             await self._app(scope, receive, tagged)
         except Exception as error:

@@ -50,6 +50,13 @@ JSON = {"content-type": "application/json"}
 MULTIPART = {"content-type": "multipart/form-data; boundary=b"}
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "deflate, gzip", ""])
+def test_a_compressed_body_is_refused(client: TestClient, encoding: str) -> None:
+    answer = client.post("/json", content=b"x", headers={**JSON, "content-encoding": encoding})
+    assert answer.status_code == 415
+    assert "uncompressed" in answer.json()["error"]["message"]
+
+
 def multipart(num_chars: int) -> bytes:
     head = b'--b\r\ncontent-disposition: form-data; name="text"\r\n\r\n'
     return head + b"a" * num_chars + b"\r\n--b--\r\n"

@@ -149,6 +149,27 @@ def test_unknown_routes_and_methods_have_the_same_shape(api: TestClient) -> None
         assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
+def test_a_wrong_method_is_told_the_right_ones_once(api: TestClient) -> None:
+    answer = api.put("/v1/jobs/x")
+    assert answer.headers.get_list("allow") == ["DELETE, GET"]
+    assert "takes DELETE, GET" in answer.json()["error"]["message"]
+
+
+def test_a_long_path_is_not_sent_back_or_logged_whole(
+    api: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="kit"):
+        answer = api.get("/" + "a" * 5000)
+    assert answer.status_code == 404
+    assert len(answer.content) < 500
+    assert all(len(record.getMessage()) < 500 for record in caplog.records)
+
+
+def test_probes_may_ask_for_the_head_only(api: TestClient) -> None:
+    for path in ("/health", "/ready"):
+        assert api.head(path).status_code == 200
+
+
 def test_a_full_queue_is_503_with_the_time_to_wait(checkpoint: Path) -> None:
     config = load_config(checkpoint, stage_overrides={"0": {"max_queued_requests": 1}})
     gate = Gate()

@@ -175,6 +175,12 @@ def test_what_is_no_object_is_refused(api: TestClient, body: str) -> None:
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
+def test_text_of_another_encoding_is_told_so(api: TestClient) -> None:
+    answer = api.post(URL, content=b'{"prompt": "\xff"}', headers=JSON)
+    assert answer.status_code == 400
+    assert "UTF-8" in answer.json()["error"]["message"]
+
+
 def test_json_without_its_content_type_is_told_so(api: TestClient) -> None:
     answer = api.post(URL, content='{"prompt": "a cat"}')
     assert answer.status_code == 400
