@@ -117,6 +117,8 @@ def _report(record: Record, path: Path) -> None:
             f"    {name}: {ratio.median:.4f} by medians ({above:.3g} / {below:.3g} s), "
             f"{ratio.best:.4f} by lowest"
         )
+    for name, value in record.findings.items():
+        print(f"    {name}: {value:.4g}")
     if record.error is not None:
         print(f"error: {record.error.kind}: {record.error.message}", file=sys.stderr)
 
