@@ -1,8 +1,9 @@
-"""`python -m bench`: list workloads, run one."""
+"""`python -m bench`: list workloads, run one, train the network that judges pictures."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ def main(arguments: Sequence[str], registry: Registry) -> int:
     try:
         if options.command == "list":
             return _list(registry)
+        if options.command == "train-judge":
+            return _train_judge(options, ("python", "-m", "bench", *arguments))
         return _run(options, ("python", "-m", "bench", *arguments), registry)
     except KitError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -42,6 +45,15 @@ def build_parser() -> argparse.ArgumentParser:
         type=_num_repeats,
         default=3,
         help="how often each side is measured (default 3)",
+    )
+    train_parser = commands.add_parser(
+        "train-judge", help="train the network that judges pictures, on drawn ones only"
+    )
+    train_parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the weights (safetensors)"
+    )
+    train_parser.add_argument(
+        "--record", type=Path, required=True, metavar="FILE", help="the training's record (json)"
     )
     return parser
 
@@ -70,6 +82,25 @@ def _run(options: argparse.Namespace, command: tuple[str, ...], registry: Regist
     return _EXIT_CODES[record.status]
 
 
+def _train_judge(options: argparse.Namespace, command: tuple[str, ...]) -> int:
+    # Torch is imported here: `list` and the processes that draw need none.
+    from bench.judge_training import MIN_RIGHT, Settings, share_right, train_judge
+
+    for path in (options.out, options.record):
+        make_room(path)
+    content = train_judge(
+        Settings(),
+        options.out,
+        options.record,
+        command=command,
+        environment=capture(),
+        num_workers=len(os.sched_getaffinity(0)),
+    )
+    share = share_right(content["held_out"])
+    print(f"right about {share:.2%} of drawn held-out pictures; record in {options.record}")
+    return 0 if share >= MIN_RIGHT else 1
+
+
 def _report(record: Record, path: Path) -> None:
     print(f"{record.name}: {record.status}, record in {path}")
     if record.equality is not None:
@@ -86,6 +117,8 @@ def _report(record: Record, path: Path) -> None:
             f"    {name}: {ratio.median:.4f} by medians ({above:.3g} / {below:.3g} s), "
             f"{ratio.best:.4f} by lowest"
         )
+    for name, value in record.findings.items():
+        print(f"    {name}: {value:.4g}")
     if record.error is not None:
         print(f"error: {record.error.kind}: {record.error.message}", file=sys.stderr)
 

@@ -6,19 +6,23 @@ drawn pictures only. The judge needs no part of the model that it judges.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.picture_analysis import find_background, find_regions
+from bench.picture_analysis import Region, cut_region, find_background, find_regions
 from bench.shape_classifier import NO_OBJECT, ShapeNet, classify, take_crop
 from kit.checkpoint.captions import Facts, ObjectFacts
 from kit.checkpoint.scenes import POSITIONS, canvas_unit
 
 MIN_CONFIDENCE = 0.35
 """Below this probability an object has no name."""
+
+MIN_HALF = 0.6
+"""Two objects that touch are told apart when both have a name with more than this probability."""
 
 MIN_ASIDE = 0.08
 """How much farther to a side than another an object must be, as a share of the canvas unit."""
@@ -88,9 +92,24 @@ class Judge:
         background, _ = find_background(picture)
         if background is None:
             return Seen(height, width, None, ())
-        regions = find_regions(picture, background)
+        found: list[SeenObject] = []
+        for region in find_regions(picture, background):
+            whole = self._name(picture, [region])
+            found += whole if whole[0].kind else self._halves(picture, background, region) or whole
+        return Seen(height, width, background, tuple(sorted(found, key=lambda one: one.x)))
+
+    def _halves(
+        self, picture: NDArray[np.uint8], background: str, region: Region
+    ) -> list[SeenObject]:
+        """Return the two objects that a region without a name is, or nothing."""
+        pairs = [self._name(picture, pair) for pair in cut_region(picture, background, region)]
+        named = [p for p in pairs if all(o.kind and o.confidence > MIN_HALF for o in p)]
+        return max(named, key=lambda pair: min(one.confidence for one in pair), default=[])
+
+    def _name(self, picture: NDArray[np.uint8], regions: Sequence[Region]) -> list[SeenObject]:
+        height, width = picture.shape[:2]
         names = classify(self._net, [take_crop(picture, region) for region in regions])
-        objects = tuple(
+        return [
             SeenObject(
                 kind=None if kind == NO_OBJECT or confidence < MIN_CONFIDENCE else kind,
                 colour=region.colour,
@@ -101,8 +120,7 @@ class Judge:
                 confidence=confidence,
             )
             for region, (kind, confidence) in zip(regions, names, strict=True)
-        )
-        return Seen(height, width, background, objects)
+        ]
 
     def judge(self, picture: NDArray[np.uint8], facts: Facts) -> Verdict:
         """Look at a picture [height, width, 3] and compare it with a caption's facts."""

@@ -39,6 +39,9 @@ _RIM = 0.045
 _BRIDGED = 0.012
 """Half of the gap that does not divide an object, as a share of the shorter side."""
 
+_CUT_FROM = 0.25
+"""How near to an end a region may be cut, as a share of its length."""
+
 _LIGHTS = (1.0, 1 - SHADOW / 3, 1 - 2 * SHADOW / 3, 1 - SHADOW)
 
 
@@ -77,31 +80,67 @@ def find_regions(picture: NDArray[np.uint8], background: str) -> list[Region]:
     """
     unit = min(picture.shape[:2])
     colours = lab(picture)
-    mask = _despeckled(_unlike(colours, background) > MIN_DISTANCE)
+    mask = _object_mask(colours, background)
     bridged = max(1, round(_BRIDGED * unit))
     closed = _filled(_shrunk(_grown(mask, bridged), bridged))
     core = _shrunk(mask, 2)
-    found = []
-    for label, area in _components(closed):
-        own = label & mask
-        if area < MIN_AREA * unit * unit:
-            continue
-        rows, columns = np.flatnonzero(own.any(1)), np.flatnonzero(own.any(0))
-        inner = own & core
-        # The edge of an object is mixed with the background.
-        pixels = colours[inner if inner.sum() > 0.3 * own.sum() else own]
-        colour, purity = _main_colour(pixels)
-        found.append(
-            Region(
-                top=int(rows[0]),
-                left=int(columns[0]),
-                bottom=int(rows[-1]) + 1,
-                right=int(columns[-1]) + 1,
-                colour=colour,
-                purity=purity,
-            )
-        )
+    found = [
+        _region(label & mask, core, colours)
+        for label, area in _components(closed)
+        if area >= MIN_AREA * unit * unit
+    ]
     return sorted(found, key=lambda region: region.left + region.right)
+
+
+def cut_region(
+    picture: NDArray[np.uint8], background: str, region: Region
+) -> list[tuple[Region, Region]]:
+    """Return the region cut in two at its narrowest place: side by side, one above the other.
+
+    Two objects that touch are one region. `picture` and `background` as in `find_regions`.
+    """
+    colours = lab(picture)
+    mask = _object_mask(colours, background)
+    box = np.zeros_like(mask)
+    box[region.top : region.bottom, region.left : region.right] = True
+    mask &= box
+    core = _shrunk(mask, 2)
+    pairs = []
+    for axis, start in ((0, region.left), (1, region.top)):
+        widths = mask.sum(axis)
+        length = (region.right, region.bottom)[axis] - start
+        low, high = round(_CUT_FROM * length), round((1 - _CUT_FROM) * length)
+        at = start + low + int(widths[start + low : start + high].argmin())
+        halves = []
+        for part in (slice(None, at), slice(at, None)):
+            half = np.zeros_like(mask)
+            where = (slice(None), part) if axis == 0 else (part, slice(None))
+            half[where] = mask[where]
+            halves.append(half)
+        if all(half.any() for half in halves):
+            first, second = (_region(half, core, colours) for half in halves)
+            pairs.append((first, second))
+    return pairs
+
+
+def _object_mask(colours: Floats, background: str) -> NDArray[np.bool_]:
+    return _despeckled(_unlike(colours, background) > MIN_DISTANCE)
+
+
+def _region(own: NDArray[np.bool_], core: NDArray[np.bool_], colours: Floats) -> Region:
+    """Return the region of the pixels `own`; `core` are those away from edges."""
+    rows, columns = np.flatnonzero(own.any(1)), np.flatnonzero(own.any(0))
+    inner = own & core
+    # The edge of an object is mixed with the background.
+    colour, purity = _main_colour(colours[inner if inner.sum() > 0.3 * own.sum() else own])
+    return Region(
+        top=int(rows[0]),
+        left=int(columns[0]),
+        bottom=int(rows[-1]) + 1,
+        right=int(columns[-1]) + 1,
+        colour=colour,
+        purity=purity,
+    )
 
 
 @cache

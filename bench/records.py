@@ -118,6 +118,9 @@ class Record:
     candidate: Measurement | None = None
     equality: EqualityCheck | None = None
     summary: Mapping[str, Ratio] = field(default_factory=dict)
+    findings: Mapping[str, float] = field(default_factory=dict)
+    """What the raw rows say beside costs, such as the share of right pictures."""
+
     error: Failure | None = None
 
     @model_validator(mode="after")

@@ -50,6 +50,7 @@ class Context:
         candidate: Measurement,
         ratios: Mapping[str, tuple[str, str]],
         config: Mapping[str, ConfigValue] | None = None,
+        findings: Mapping[str, float] | None = None,
     ) -> Record:
         """Make a record: ok when both sides were equal, else failed and without a summary.
 
@@ -72,6 +73,7 @@ class Context:
             candidate=candidate,
             equality=equality,
             summary={} if error else summarise(baseline, candidate, ratios),
+            findings=findings or {},
             error=error,
         )
 

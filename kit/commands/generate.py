@@ -45,7 +45,8 @@ def generate(
     say(
         f"wrote {args.output}: {sampling.width}x{sampling.height}, seed {sampling.seed}, "
         f"{sampling.num_inference_steps} steps, guidance {sampling.guidance_scale:g}, "
-        f"{sum(metrics.step_times_s):.2f} s denoising, {metrics.decode_time_s:.2f} s decoding"
+        f"{sum(metrics.step_times_s):.2f} s denoising (first step "
+        f"{metrics.first_step_time_s:.2f} s), {metrics.decode_time_s:.2f} s decoding"
     )
     return 0
 

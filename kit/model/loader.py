@@ -92,7 +92,11 @@ def _fill(
     for part in module.modules():
         if isinstance(part, Router):
             part.float()
-    module.to_empty(device=device)
+    for part in module.modules():
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            # Module.to_empty asks the meta device for a copy, which imports torch's compiler.
+            memory = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+            setattr(part, name, nn.Parameter(memory, requires_grad=False))
     views = {prefix + name: view for name, view in official_views(module)}
     entries = sorted((files.tensors[name] for name in views), key=lambda e: (e.path, e.name))
     for path, shard_entries in groupby(entries, key=lambda entry: entry.path):

@@ -44,7 +44,11 @@ class Backbone(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.wte = nn.Embedding(config.vocab_size, config.hidden_size)
+        vocab_size, hidden_size = config.vocab_size, config.hidden_size
+        # Without a weight it draws one, which on the meta device imports torch's compiler: seconds.
+        self.wte = nn.Embedding(
+            vocab_size, hidden_size, _weight=torch.empty(vocab_size, hidden_size)
+        )
         self.layers = nn.ModuleList(
             DecoderLayer(config, layer) for layer in range(config.num_hidden_layers)
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -213,3 +215,20 @@ def test_tensors_that_text_to_image_does_not_read_may_be_absent(
     load_transformer(folder, config, device=CPU, dtype=torch.float32, on_bytes=read.append)
     load_vae_decoder(folder, config, device=CPU, dtype=torch.float32, on_bytes=read.append)
     assert read
+
+
+def test_loading_does_not_import_the_compiler(checkpoint: Path) -> None:
+    code = (
+        "import sys, torch; from pathlib import Path\n"
+        "from kit.model.loader import load_transformer, load_vae_decoder\n"
+        "from kit.modelspec.config import load_model_config\n"
+        f"folder = Path({str(checkpoint)!r})\n"
+        "for load in (load_transformer, load_vae_decoder):\n"
+        "    load(folder, load_model_config(folder), device=torch.device('cpu'), "
+        "dtype=torch.float32)\n"
+        "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout == "[]\n"
