@@ -21,6 +21,7 @@ class WorkerConfig:
     model_path: str
     device: str
     dtype: Literal["float32", "bfloat16"]
+    vae_dtype: Literal["float32", "float16"]
     kv_mode: KVMode
     attention_backend: str
     page_size: int | None
@@ -28,6 +29,9 @@ class WorkerConfig:
 
     num_pages: int
     """Pages of the pool; 0 in dense_legacy."""
+
+    use_graphs: bool = False
+    """Capture later steps in graphs."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,11 @@ class WorkerInfo:
     """Bytes of the loaded parameters, transformer and VAE decoder."""
 
     load_time_s: float
+    expert_layer: str = "loop"
+    """grouped: grouped matrix products that never wait for the host; loop: one expert at a time."""
+
+    use_graphs: bool = False
+    """Later steps are replayed from graphs."""
 
 
 @dataclass(frozen=True)

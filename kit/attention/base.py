@@ -38,6 +38,11 @@ class BackendInfo:
 class StepKV(Protocol):
     """Keys and values during one forward pass."""
 
+    @property
+    def address_key(self) -> object:
+        """Equal for two passes exactly if they read and write through the same tensors."""
+        ...
+
     def write(self, layer: int, qkv: Tensor, rotary: Rotary, norm: QKNorm) -> Tensor:
         """Rotate and normalise q and k, write k and v once, return q.
 

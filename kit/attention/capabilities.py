@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from kit.attention.cuda.build import ComputeCapability, FlashBuild, find_flash_build
 from kit.config.deploy import KVMode
 from kit.errors import ConfigError, UnsupportedError
+
+BACKENDS = ("FLASH_ATTN", "TORCH_SDPA", "CUDNN_ATTN")
+PLATFORMS = ("cpu", "cuda", "npu")
 
 
 @dataclass(frozen=True)
@@ -32,61 +37,97 @@ class Capability:
     reason: str
     """Why a kernel is missing; empty if none is."""
 
-    page_rule: PageRule | None = None
-    """None without a paged kernel."""
+    page_rule: Callable[[int], PageRule] | None = None
+    """Of a head size; None without a paged kernel."""
+
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    head_sizes: tuple[int, ...] | None = None
+    """The largest one is the limit; None: any."""
 
 
-def _missing(backend: str, platform: str, reason: str) -> Capability:
-    return Capability(backend, platform, None, None, reason)
-
-
-_NOT_BUILT = "this version has no kernels for {} devices (not built yet); run on device cpu"
 _NO_PAGE_TABLE = "scaled_dot_product_attention takes contiguous keys and no page table"
-
-CAPABILITIES: tuple[Capability, ...] = (
-    Capability("FLASH_ATTN", "cpu", "cpu_reference", "cpu_reference", "", PageRule(32, 1)),
-    Capability("TORCH_SDPA", "cpu", "torch_sdpa", None, _NO_PAGE_TABLE),
-    _missing("CUDNN_ATTN", "cpu", "cuDNN runs on NVIDIA GPUs only"),
-    *(
-        _missing(backend, platform, _NOT_BUILT.format(platform))
-        for platform in ("cuda", "npu")
-        for backend in ("FLASH_ATTN", "TORCH_SDPA", "CUDNN_ATTN")
-    ),
-)
+_NOT_BUILT = "this version has no kernels for npu devices (not built yet); run on device cpu"
 
 
-def capability(backend: str, platform: str) -> Capability:
-    """Look up a backend; raises UnsupportedError for a name or a platform that is not known."""
-    for entry in CAPABILITIES:
-        if (entry.backend, entry.platform) == (backend, platform):
-            return entry
-    backends = dict.fromkeys(entry.backend for entry in CAPABILITIES)
-    platforms = dict.fromkeys(entry.platform for entry in CAPABILITIES)
-    raise UnsupportedError(
-        f"diffusion_attention_backend {backend!r} on platform {platform!r}: this kit knows "
-        f"{', '.join(backends)} on {', '.join(platforms)}"
-    )
+def capability(
+    backend: str, platform: str, compute_capability: ComputeCapability | None = None
+) -> Capability:
+    """Look up what a backend can do; on cuda also what is installed for a card's capability.
+
+    Raises UnsupportedError for a name or a platform that is not known.
+    """
+    if backend not in BACKENDS or platform not in PLATFORMS:
+        raise UnsupportedError(
+            f"diffusion_attention_backend {backend!r} on platform {platform!r}: this kit knows "
+            f"{', '.join(BACKENDS)} on {', '.join(PLATFORMS)}"
+        )
+    if platform == "npu":
+        return Capability(backend, platform, None, None, _NOT_BUILT)
+    if backend == "TORCH_SDPA":
+        return Capability(backend, platform, "torch_sdpa", None, _NO_PAGE_TABLE)
+    if platform == "cpu":
+        if backend == "CUDNN_ATTN":
+            reason = "cuDNN runs on NVIDIA GPUs only"
+            return Capability(backend, platform, None, None, reason)
+        kernel = "cpu_reference"
+        return Capability(backend, platform, kernel, kernel, "", lambda _: PageRule(32, 1))
+    if backend == "CUDNN_ATTN":
+        return Capability(
+            backend, platform, "torch_cudnn", None, _NO_PAGE_TABLE, dtypes=("bfloat16",)
+        )
+    assert compute_capability is not None, "a card is asked for its compute capability first"
+    return _flash_on_cuda(compute_capability)
 
 
-def resolve_kernel(backend: str, platform: str, kv_mode: KVMode) -> str:
-    """Return the name of the kernel that runs; raises UnsupportedError with the reason."""
-    entry = capability(backend, platform)
-    paged = kv_mode == "paged_scheduler"
-    kernel = entry.paged_kernel if paged else entry.dense_kernel
+def resolve_kernel(
+    backend: str,
+    platform: str,
+    kv_mode: KVMode,
+    *,
+    dtype: str,
+    head_dim: int,
+    compute_capability: ComputeCapability | None = None,
+) -> str:
+    """Return the name of the kernel that runs.
+
+    Raises UnsupportedError with the reason if there is none, for a head size that it was not built
+    for, and ConfigError for a dtype that it does not take.
+    """
+    entry = capability(backend, platform, compute_capability)
+    kernel = entry.paged_kernel if kv_mode == "paged_scheduler" else entry.dense_kernel
     if kernel is None:
-        raise UnsupportedError(_refusal(entry, kv_mode))
+        raise UnsupportedError(_refusal(entry, kv_mode, compute_capability))
+    if entry.head_sizes is not None and head_dim > entry.head_sizes[-1]:
+        raise UnsupportedError(
+            f"diffusion_attention_backend {backend}: {kernel} has no head size {head_dim}, built "
+            f"are {', '.join(map(str, entry.head_sizes))}; use TORCH_SDPA with dense_legacy"
+        )
+    if dtype not in entry.dtypes:
+        raise ConfigError(
+            "dtype",
+            f"{kernel}, which {backend} runs on {platform}, takes {' or '.join(entry.dtypes)}",
+            value=dtype,
+            remedy=f"set dtype to {entry.dtypes[0]}, or use TORCH_SDPA with dense_legacy",
+        )
     return kernel
 
 
-def resolve_page_size(backend: str, platform: str, *, head_dim: int, requested: int | None) -> int:
+def resolve_page_size(
+    backend: str,
+    platform: str,
+    *,
+    head_dim: int,
+    requested: int | None,
+    compute_capability: ComputeCapability | None = None,
+) -> int:
     """Return the tokens of a page: `requested` if the kernel reads it, its default for None.
 
     Raises UnsupportedError if the backend reads no pages, ConfigError for a size it cannot read.
     """
-    entry = capability(backend, platform)
-    rule = entry.page_rule
-    if rule is None:
-        raise UnsupportedError(_refusal(entry, "paged_scheduler"))
+    entry = capability(backend, platform, compute_capability)
+    if entry.page_rule is None:
+        raise UnsupportedError(_refusal(entry, "paged_scheduler", compute_capability))
+    rule = entry.page_rule(head_dim)
     if requested is None:
         return rule.default
     strict = isinstance(requested, int) and not isinstance(requested, bool)
@@ -101,13 +142,36 @@ def resolve_page_size(backend: str, platform: str, *, head_dim: int, requested: 
     return requested
 
 
-def _refusal(entry: Capability, kv_mode: KVMode) -> str:
-    others = [
-        other.backend
-        for other in CAPABILITIES
-        if other.platform == entry.platform
-        and (other.paged_kernel if kv_mode == "paged_scheduler" else other.dense_kernel)
-    ]
+def _flash_on_cuda(compute_capability: ComputeCapability) -> Capability:
+    build = find_flash_build(compute_capability)
+    if not isinstance(build, FlashBuild):
+        return Capability("FLASH_ATTN", "cuda", None, None, build.reason)
+
+    def page_rule(head_dim: int) -> PageRule:
+        multiple = build.page_multiple(head_dim)
+        return PageRule(multiple, multiple)
+
+    reads = build.reads_pages
+    return Capability(
+        "FLASH_ATTN",
+        "cuda",
+        build.kernel,
+        build.kernel if reads else None,
+        "" if reads else f"{build.version} was built without paged KV",
+        page_rule if reads else None,
+        ("bfloat16",),
+        build.head_sizes,
+    )
+
+
+def _refusal(
+    entry: Capability, kv_mode: KVMode, compute_capability: ComputeCapability | None
+) -> str:
+    others = []
+    for backend in BACKENDS:
+        other = capability(backend, entry.platform, compute_capability)
+        if other.paged_kernel if kv_mode == "paged_scheduler" else other.dense_kernel:
+            others.append(backend)
     remedy = f"; use {' or '.join(others)}" if others else ""
     return (
         f"diffusion_attention_backend {entry.backend} with diffusion_kv_mode {kv_mode} on "

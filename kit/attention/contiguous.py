@@ -1,4 +1,4 @@
-"""The one write of a kernel over contiguous rows."""
+"""The one write of kernels over contiguous rows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,41 @@ from kit.attention.rotary import QKNorm, Rotary, prepare_qkv
 from kit.kv.store import DenseStore
 
 
-def write_rows(
-    store: DenseStore, plan: StepPlan, layer: int, qkv: Tensor, rotary: Rotary, norm: QKNorm
-) -> Tensor:
-    """Rotate and normalise, write k and v at the plan's positions, return q; see StepKV.write."""
-    q, k, v = prepare_qkv(qkv, rotary, norm)
-    # detach: the store outlives any graph that a caller keeps.
-    store.keys[layer][:, plan.start : plan.end] = k.detach()
-    store.values[layer][:, plan.start : plan.end] = v.detach()
-    return q
+class RowWriter:
+    """Writes the keys and values of one pass into the rows of a request."""
+
+    def __init__(self, store: DenseStore, plan: StepPlan) -> None:
+        self._store, self._plan = store, plan
+        self._slots: Tensor | None = None
+        if store.shape.device.type == "cuda":
+            from kit.kernels.qkv_write import row_slots
+
+            self._slots = row_slots(
+                store.num_rows, store.num_tokens, plan.start, plan.end, store.shape.device
+            )
+
+    def write(self, layer: int, qkv: Tensor, rotary: Rotary, norm: QKNorm) -> Tensor:
+        """Rotate and normalise, write k and v at the plan's positions, return q.
+
+        See StepKV.write. One fused kernel on CUDA.
+        """
+        keys, values = self._store.keys[layer], self._store.values[layer]
+        if self._slots is not None:
+            from kit.kernels.qkv_write import flat_slots, write_qkv
+
+            return write_qkv(
+                qkv,
+                rotary.cos,
+                rotary.sin,
+                norm.query_weight,
+                norm.key_weight,
+                norm.eps,
+                self._slots,
+                flat_slots(keys),
+                flat_slots(values),
+            )
+        q, k, v = prepare_qkv(qkv, rotary, norm)
+        # detach: the store outlives any graph that a caller keeps.
+        keys[:, self._plan.start : self._plan.end] = k.detach()
+        values[:, self._plan.start : self._plan.end] = v.detach()
+        return q

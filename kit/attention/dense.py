@@ -7,27 +7,32 @@ from kit.attention.kernel import DenseKernel
 from kit.attention.plan import StepPlan
 from kit.errors import KVCacheError
 from kit.kv.allocation import KVAllocation
-from kit.kv.store import DenseStore, KVShape
+from kit.kv.store import DenseStore, KeptRows, KVShape
 from kit.tokenizer.layout import Layout
 
 
 class DenseKV:
-    """A KVBackend without a pool: each request gets tensors of its own."""
+    """A KVBackend without a pool: each request gets tensors of its own, or `kept` ones."""
 
     pool_bytes = 0
 
-    def __init__(self, name: str, shape: KVShape, kernel: DenseKernel) -> None:
-        self._shape, self._kernel = shape, kernel
+    def __init__(
+        self, name: str, shape: KVShape, kernel: DenseKernel, kept: KeptRows | None = None
+    ) -> None:
+        self._shape, self._kernel, self._kept = shape, kernel, kept
         self.info = BackendInfo(name, kernel.name, kernel.version, None)
 
     def open(self, layout: Layout, num_rows: int, allocation: KVAllocation | None) -> DenseRequest:
-        """Take zeroed tensors for all rows; raises KVCacheError if there is an allocation."""
+        """Take tensors for all rows; raises KVCacheError if there is an allocation."""
         if allocation is not None:
             raise KVCacheError(
                 f"allocation of request {allocation.request_id}: this worker runs dense_legacy "
                 f"and has no pages; only a paged_scheduler worker takes an allocation"
             )
-        return DenseRequest(DenseStore(self._shape, num_rows, layout.kv_len), self._kernel)
+        if self._kept is not None:
+            return DenseRequest(self._kept.take(num_rows, layout.kv_len), self._kernel)
+        store = DenseStore.take(self._shape, num_rows, layout.kv_len)
+        return DenseRequest(store, self._kernel)
 
 
 class DenseRequest:

@@ -72,6 +72,11 @@ class PagedStep:
     def __init__(self, request: PagedRequest, inner: StepKV) -> None:
         self._request, self._inner = request, inner
 
+    @property
+    def address_key(self) -> object:
+        """See StepKV.address_key."""
+        return self._inner.address_key
+
     def write(self, layer: int, qkv: Tensor, rotary: Rotary, norm: QKNorm) -> Tensor:
         """See StepKV.write."""
         return self._inner.write(layer, qkv, rotary, norm)

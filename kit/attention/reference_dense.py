@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from kit.attention import reference
-from kit.attention.contiguous import write_rows
+from kit.attention.contiguous import RowWriter
 from kit.attention.plan import StepPlan
 from kit.attention.reference import Tile, Workspace, attend, tile_plan
 from kit.attention.rotary import QKNorm, Rotary
@@ -30,12 +30,18 @@ class DenseReferenceStep:
     """A StepKV that slices rows."""
 
     def __init__(self, store: DenseStore, plan: StepPlan, workspace: Workspace) -> None:
-        self._store, self._plan, self._workspace = store, plan, workspace
+        self._store, self._workspace = store, workspace
+        self._writer = RowWriter(store, plan)
         self._tiled = tile_plan(plan)
+
+    @property
+    def address_key(self) -> object:
+        """See StepKV.address_key."""
+        return self
 
     def write(self, layer: int, qkv: Tensor, rotary: Rotary, norm: QKNorm) -> Tensor:
         """Rotate and normalise, write k and v into their rows, return q; see StepKV.write."""
-        return write_rows(self._store, self._plan, layer, qkv, rotary, norm)
+        return self._writer.write(layer, qkv, rotary, norm)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Run the plan's segments; see StepKV.attend."""

@@ -45,6 +45,11 @@ class PagedReferenceStep:
             for tile in entry.tiles
         }
 
+    @property
+    def address_key(self) -> object:
+        """See StepKV.address_key."""
+        return self
+
     def write(self, layer: int, qkv: Tensor, rotary: Rotary, norm: QKNorm) -> Tensor:
         """Rotate and normalise, write k and v into their slots, return q; see StepKV.write."""
         q, k, v = prepare_qkv(qkv, rotary, norm)

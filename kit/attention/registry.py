@@ -9,21 +9,23 @@ import torch
 from kit.attention import reference
 from kit.attention.base import KVBackend
 from kit.attention.capabilities import resolve_kernel, resolve_page_size
+from kit.attention.cuda.build import ComputeCapability, FlashBuild, find_flash_build
 from kit.attention.dense import DenseKV
 from kit.attention.kernel import DenseKernel, PagedKernel
 from kit.attention.paged import PagedKV
 from kit.attention.reference_dense import DenseReference
 from kit.attention.reference_paged import PagedReference
-from kit.attention.torch_sdpa import TorchSDPA
+from kit.attention.torch_sdpa import TorchCuDNN, TorchSDPA
 from kit.config.deploy import KVMode
-from kit.kv.store import KVShape, PagedStore
+from kit.kv.store import KeptRows, KVShape, PagedStore
 from kit.modelspec.config import ModelConfig
+from kit.modelspec.footprint import longest_row, most_rows
 
 _DENSE_KERNELS: Mapping[str, type[DenseKernel]] = {
     reference.NAME: DenseReference,
     TorchSDPA.name: TorchSDPA,
+    TorchCuDNN.name: TorchCuDNN,
 }
-_PAGED_KERNELS: Mapping[str, type[PagedKernel]] = {reference.NAME: PagedReference}
 
 
 def create_backend(
@@ -35,13 +37,24 @@ def create_backend(
     dtype: torch.dtype,
     page_size: int | None,
     num_pages: int,
+    fixed_addresses: bool = False,
 ) -> KVBackend:
     """Build the store and the kernel of a KV mode; a paged start takes its whole pool now.
 
-    Raises UnsupportedError with the reason if the backend has no kernel for the mode on this
-    device (a paged start never gets a dense one), ConfigError for a page size it cannot read.
+    With `fixed_addresses` contiguous rows of all requests lie at one place, as captured graphs want
+    them; pages always do. Raises UnsupportedError with the reason if the backend has no kernel for
+    the mode on this device (a paged start never gets a dense one), ConfigError for a page size or a
+    dtype that it does not take.
     """
-    kernel = resolve_kernel(name, device.type, kv_mode)
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    kernel = resolve_kernel(
+        name,
+        device.type,
+        kv_mode,
+        dtype=str(dtype).removeprefix("torch."),
+        head_dim=model.attention_head_dim,
+        compute_capability=capability,
+    )
     shape = KVShape(
         num_layers=model.num_hidden_layers,
         num_kv_heads=model.num_key_value_heads,
@@ -50,8 +63,43 @@ def create_backend(
         device=device,
     )
     if kv_mode == "dense_legacy":
-        return DenseKV(name, shape, _DENSE_KERNELS[kernel]())
+        kept = None
+        if fixed_addresses:
+            kept = KeptRows(shape, most_rows(model), longest_row(model))
+        return DenseKV(name, shape, _dense_kernel(kernel, capability), kept)
     assert page_size is not None, "the page size is decided before a worker starts"
     assert num_pages > 0, "the pool is sized before a worker starts"
-    size = resolve_page_size(name, device.type, head_dim=shape.head_dim, requested=page_size)
-    return PagedKV(name, PagedStore(shape, num_pages, size), _PAGED_KERNELS[kernel]())
+    size = resolve_page_size(
+        name,
+        device.type,
+        head_dim=shape.head_dim,
+        requested=page_size,
+        compute_capability=capability,
+    )
+    store = PagedStore(shape, num_pages, size)
+    return PagedKV(name, store, _paged_kernel(kernel, capability, longest_row(model)))
+
+
+def _dense_kernel(name: str, capability: ComputeCapability | None) -> DenseKernel:
+    if name in _DENSE_KERNELS:
+        return _DENSE_KERNELS[name]()
+    from kit.attention.cuda.flash import FlashDense
+
+    return FlashDense(_flash_build(name, capability))
+
+
+def _paged_kernel(name: str, capability: ComputeCapability | None, longest: int) -> PagedKernel:
+    if name == reference.NAME:
+        return PagedReference()
+    # Imported where it runs: Triton comes with CUDA builds of torch only.
+    from kit.attention.cuda.flash import FlashPaged
+
+    return FlashPaged(_flash_build(name, capability), longest)
+
+
+def _flash_build(name: str, capability: ComputeCapability | None) -> FlashBuild:
+    assert capability is not None, "flash kernels run on cards"
+    build = find_flash_build(capability)
+    assert isinstance(build, FlashBuild), "the capabilities named it"
+    assert build.kernel == name, "the capabilities named it"
+    return build

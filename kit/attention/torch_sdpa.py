@@ -1,12 +1,15 @@
-"""torch's scaled_dot_product_attention over contiguous rows."""
+"""torch's scaled_dot_product_attention over contiguous rows, by any kernel or by cuDNN's."""
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kit.attention.contiguous import write_rows
+from kit.attention.contiguous import RowWriter
 from kit.attention.plan import Segment, StepPlan
 from kit.attention.rotary import QKNorm, Rotary
 from kit.kv.store import DenseStore
@@ -23,16 +26,33 @@ class TorchSDPA:
         return TorchSDPAStep(store, plan)
 
 
+class TorchCuDNN:
+    """TorchSDPA that allows cuDNN's kernel only."""
+
+    name = "torch_cudnn"
+    version = str(torch.__version__)
+
+    def step(self, store: DenseStore, plan: StepPlan) -> TorchSDPAStep:
+        """Build the masks of the plan's segments once, for all layers."""
+        return TorchSDPAStep(store, plan, SDPBackend.CUDNN_ATTENTION)
+
+
 class TorchSDPAStep:
     """A StepKV that hands whole rows to torch."""
 
-    def __init__(self, store: DenseStore, plan: StepPlan) -> None:
-        self._store, self._plan = store, plan
+    def __init__(self, store: DenseStore, plan: StepPlan, only: SDPBackend | None = None) -> None:
+        self._store, self._plan, self._only = store, plan, only
+        self._writer = RowWriter(store, plan)
         self._masks = [_mask(segment, store.shape.device) for segment in plan.segments]
+
+    @property
+    def address_key(self) -> object:
+        """See StepKV.address_key."""
+        return self
 
     def write(self, layer: int, qkv: Tensor, rotary: Rotary, norm: QKNorm) -> Tensor:
         """Rotate and normalise, write k and v into their rows, return q; see StepKV.write."""
-        return write_rows(self._store, self._plan, layer, qkv, rotary, norm)
+        return self._writer.write(layer, qkv, rotary, norm)
 
     @torch.no_grad()
     def attend(self, layer: int, q: Tensor) -> Tensor:
@@ -48,19 +68,23 @@ class TorchSDPAStep:
             self._masks,
             strict=True,
         )
-        for q_piece, out_piece, segment, mask in pieces:
-            # enable_gqa, not heads expanded with stride 0: with a mask, torch 2.11's efficient
-            # kernel gets the last query row of expanded heads wrong at T = N + 1.
-            result = F.scaled_dot_product_attention(
-                q_piece.transpose(1, 2),
-                keys[:, :, : segment.kv_len],
-                values[:, :, : segment.kv_len],
-                attn_mask=mask,
-                is_causal=segment.causal and mask is None,
-                enable_gqa=True,
-            )
-            out_piece.copy_(result.transpose(1, 2))
+        with self._kernels():
+            for q_piece, out_piece, segment, mask in pieces:
+                # enable_gqa, not heads expanded with stride 0: with a mask, torch 2.11's efficient
+                # kernel gets the last query row of expanded heads wrong at T = N + 1.
+                result = F.scaled_dot_product_attention(
+                    q_piece.transpose(1, 2),
+                    keys[:, :, : segment.kv_len],
+                    values[:, :, : segment.kv_len],
+                    attn_mask=mask,
+                    is_causal=segment.causal and mask is None,
+                    enable_gqa=True,
+                )
+                out_piece.copy_(result.transpose(1, 2))
         return out
+
+    def _kernels(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._only is None else sdpa_kernel(self._only)
 
 
 def _mask(segment: Segment, device: torch.device) -> Tensor | None:

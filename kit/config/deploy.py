@@ -120,7 +120,8 @@ class StageConfig(_Frozen):
     """Requests that may wait behind the one that runs; one more is refused with HTTP 503."""
 
     enforce_eager: bool = True
-    """No graph capture. The kit captures none, so false changes nothing and is warned about."""
+    """false: on CUDA, later steps are captured in graphs and replayed; on the CPU it changes
+    nothing and is warned about."""
 
     devices: DeviceList = "cpu"
     """`cpu`, or the accelerator ids of the ranks as a comma list, as many as there are ranks."""

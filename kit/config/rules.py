@@ -27,10 +27,10 @@ def find_warnings(config: DeployConfig) -> tuple[str, ...]:
     """Return what is legal and may surprise, for the operator to read once."""
     stage = config.stage
     found = []
-    if not stage.enforce_eager:
+    if not stage.enforce_eager and stage.devices == "cpu":
         found.append(
-            f"{_set_by(config, 'stage.enforce_eager')}: this kit captures no graphs and runs "
-            "eagerly in any case"
+            f"{_set_by(config, 'stage.enforce_eager')}: a CPU has no graphs and runs eagerly in "
+            "any case"
         )
     if stage.is_paged:
         if stage.max_num_seqs > 1:

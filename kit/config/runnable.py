@@ -17,12 +17,6 @@ _NOT_IMPLEMENTED: tuple[tuple[str, object, str, str], ...] = (
     ("step_execution", True, "only whole requests are scheduled", "set it to false"),
     ("enable_prefix_caching", True, "pages are never shared", "set it to false"),
     ("vae_use_tiling", True, "images are decoded in one piece", "set it to false"),
-    (
-        "diffusion_attention_backend",
-        "CUDNN_ATTN",
-        "there is no kernel for it",
-        "select FLASH_ATTN or TORCH_SDPA",
-    ),
 )
 
 _RANK_FIELDS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,13 +72,22 @@ def case_request(inputs: dict[str, Any], *, trace_path: Path | None = None) -> G
     )
 
 
-def run_golden(checkpoint: Path, kv_mode: str, case_path: Path = SHIPPED_CASE) -> GoldenReport:
-    """Run the case on `checkpoint` in float32; errors as in ImageEngine."""
+def run_golden(
+    checkpoint: Path,
+    kv_mode: str,
+    case_path: Path = SHIPPED_CASE,
+    *,
+    stage: Mapping[str, object] | None = None,
+) -> GoldenReport:
+    """Run the case on `checkpoint` in float32; errors as in ImageEngine.
+
+    stage: further settings of the stage, such as its devices.
+    """
     inputs = json.loads(case_path.read_text())
-    stage: dict[str, object] = {"diffusion_kv_mode": kv_mode}
+    settings: dict[str, object] = {"diffusion_kv_mode": kv_mode, **(stage or {})}
     if kv_mode == "paged_scheduler":
-        stage["diffusion_kv_max_rows_per_request"] = 2
-    config = load_config(checkpoint, stage_overrides={"0": stage}, flags={"dtype": "float32"})
+        settings["diffusion_kv_max_rows_per_request"] = 2
+    config = load_config(checkpoint, stage_overrides={"0": settings}, flags={"dtype": "float32"})
     with tempfile.TemporaryDirectory() as folder:
         trace_path = Path(folder) / "trace.safetensors"
         with ImageEngine(checkpoint, config) as engine:

@@ -83,7 +83,7 @@ def check_segments(
             written[:, plan.start :] = random(*written[:, plan.start :].shape)
         view = kv.step(plan)
         part = Rotary(rotary.cos[plan.start : plan.end], rotary.sin[plan.start : plan.end])
-        q = view.write(0, written[:, plan.start : plan.end], part, norm)
+        q = view.write(0, written[:, plan.start : plan.end].contiguous(), part, norm)
         seen = view.attend(0, q)
         _, k, v = split_qkv(written)
         k = rotate_and_norm(k, rotary, norm.key_weight, norm.eps)

@@ -23,6 +23,7 @@ from kit.engine.pending import (
     phase_times,
 )
 from kit.engine.preprocess import Preprocessor
+from kit.engine.profile import profile_largest
 from kit.engine.progress import Progress
 from kit.engine.replay import EngineFacts
 from kit.engine.startup import log_start, plan_worker
@@ -100,6 +101,13 @@ class ImageEngine:
                 self._files, self.preprocessor.model, self.config, executor.info
             )
             log_start(self.model_path, self.config, self._plan, executor.info)
+            profile_largest(
+                executor,
+                self._plan,
+                self.preprocessor.model,
+                self.preprocessor.largest_bucket,
+                self.config,
+            )
             self.metrics.set_pool(
                 num_pages=self._plan.worker.num_pages, num_bytes=executor.info.pool_bytes
             )

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from kit.attention.capabilities import resolve_page_size
-from kit.config.deploy import DeployConfig, shown, value_of
-from kit.errors import ConfigError, UnsupportedError
+from kit.attention.capabilities import resolve_kernel, resolve_page_size
+from kit.config.deploy import DeployConfig, value_of
+from kit.errors import ConfigError
 from kit.kv.geometry import KVGeometry
 from kit.kv.manager import KVCacheManager
 from kit.messages import WorkerConfig, WorkerInfo
@@ -17,16 +17,17 @@ from kit.modelspec.footprint import (
     activation_bytes,
     automatic_pool_bytes,
     longest_row,
+    most_rows,
     weight_bytes,
 )
 from kit.platforms.base import Platform
-from kit.platforms.cpu import CpuPlatform
+from kit.platforms.detect import open_platform
 from kit.telemetry.log import get_logger
 from kit.tokenizer.buckets import Bucket
 
 logger = get_logger("engine")
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,6 @@ class StartPlan:
     """None in dense_legacy."""
 
 
-def select_platform(config: DeployConfig) -> Platform:
-    """Return the platform that the stage's `devices` name; raises UnsupportedError."""
-    devices = config.stage.devices
-    if devices == "cpu":
-        return CpuPlatform()
-    raise UnsupportedError(
-        f"{shown('stage.devices')}: this version runs on the CPU only (got {devices!r}, set by "
-        f"{config.provenance['stage.devices']}); set devices: cpu"
-    )
-
-
 def plan_worker(
     folder: Path, model: ModelConfig, largest: Bucket, config: DeployConfig
 ) -> StartPlan:
@@ -58,9 +48,29 @@ def plan_worker(
     backend) or ConfigError (page size, pool size).
     """
     stage = config.stage
-    platform = select_platform(config)
+    platform = open_platform(stage.device_ids)
     dtype: Literal["float32", "bfloat16"] = (
         "bfloat16" if _dtype(config, platform) == "bfloat16" else "float32"
+    )
+    resolve_kernel(
+        stage.diffusion_attention_backend,
+        platform.name,
+        stage.diffusion_kv_mode,
+        dtype=dtype,
+        head_dim=model.attention_head_dim,
+        compute_capability=platform.compute_capability,
+    )
+    use_graphs = platform.name == "cuda" and not stage.enforce_eager
+    if use_graphs and dtype != "bfloat16":
+        raise ConfigError(
+            "enforce_eager",
+            f"graphs need dtype bfloat16: in {dtype} the expert layers wait for the host",
+            value=False,
+            source=config.provenance["stage.enforce_eager"],
+            remedy="set it to true, or dtype to bfloat16",
+        )
+    vae_dtype: Literal["float32", "float16"] = (
+        "float16" if platform.name == "cuda" and dtype == "bfloat16" else "float32"
     )
     page_size, kv, num_pages = None, None, 0
     if stage.diffusion_kv_mode == "paged_scheduler":
@@ -69,6 +79,7 @@ def plan_worker(
             platform.name,
             head_dim=model.attention_head_dim,
             requested=stage.diffusion_kv_page_size,
+            compute_capability=platform.compute_capability,
         )
         geometry = KVGeometry(
             num_layers=model.num_hidden_layers,
@@ -78,17 +89,19 @@ def plan_worker(
             page_size=page_size,
         )
         assert stage.diffusion_kv_max_rows_per_request is not None, "checked with the config"
-        room = _room_for_pool(model, largest, geometry.dtype_bytes, platform)
-        num_pages = _pool_pages(model, config, geometry, room)
+        room = _room_for_pool(model, largest, platform, dtype, vae_dtype)
+        num_pages = _pool_pages(model, config, geometry, platform, room)
         kv = KVCacheManager(geometry, num_pages, stage.diffusion_kv_max_rows_per_request)
     worker = WorkerConfig(
         model_path=str(folder),
-        device=platform.name,
+        device=":".join((platform.name, *map(str, stage.device_ids[:1]))),
         dtype=dtype,
+        vae_dtype=vae_dtype,
         kv_mode=stage.diffusion_kv_mode,
         attention_backend=stage.diffusion_attention_backend,
         page_size=page_size,
         num_pages=num_pages,
+        use_graphs=use_graphs,
     )
     return StartPlan(worker, kv)
 
@@ -112,6 +125,13 @@ def log_start(folder: Path, config: DeployConfig, plan: StartPlan, info: WorkerI
         info.kernel,
         info.kernel_version,
     )
+    if info.device != "cpu":
+        logger.info(
+            "expert layers: %s; later steps: %s; VAE decoder in %s",
+            info.expert_layer,
+            "replayed from graphs" if plan.worker.use_graphs else "eager",
+            plan.worker.vae_dtype,
+        )
     if plan.kv is not None:
         logger.info(
             "page pool: %d pages of %s tokens, %d bytes per page, pool %d bytes (%s)",
@@ -128,22 +148,32 @@ def _dtype(config: DeployConfig, platform: Platform) -> str:
 
 
 def _room_for_pool(
-    model: ModelConfig, largest: Bucket, dtype_bytes: int, platform: Platform
+    model: ModelConfig, largest: Bucket, platform: Platform, dtype: str, vae_dtype: str
 ) -> int:
     """Bytes that stay free beside the weights and the working memory of the largest request."""
     tokens = largest.height * largest.width // model.vae_downsample_factor**2
+    dtype_bytes, vae_dtype_bytes = DTYPE_BYTES[dtype], DTYPE_BYTES[vae_dtype]
     working = activation_bytes(
         model,
         height=largest.height,
         width=largest.width,
         prefix_len=longest_row(model) - tokens - model.num_special,
-        num_rows=1 if model.cfg_distilled else 2,
+        num_rows=most_rows(model),
         dtype_bytes=dtype_bytes,
+        fused=platform.name == "cuda" and dtype == "bfloat16",
+        vae_dtype_bytes=vae_dtype_bytes,
     )
-    return platform.free_memory_bytes() - weight_bytes(model, dtype_bytes) - working.peak
+    weights = weight_bytes(model, dtype_bytes, vae_dtype_bytes=vae_dtype_bytes)
+    return platform.free_memory_bytes() - weights - working.peak
 
 
-def _pool_pages(model: ModelConfig, config: DeployConfig, geometry: KVGeometry, room: int) -> int:
+def _pool_pages(
+    model: ModelConfig,
+    config: DeployConfig,
+    geometry: KVGeometry,
+    platform: Platform,
+    room: int,
+) -> int:
     """Pages of the pool: the explicit budget, or max_num_seqs x rows x longest sequence."""
     stage, explicit = config.stage, config.stage.kv_cache_memory_bytes
     if explicit is None:
@@ -153,8 +183,7 @@ def _pool_pages(model: ModelConfig, config: DeployConfig, geometry: KVGeometry, 
             model,
             max_num_seqs=stage.max_num_seqs,
             max_rows=stage.diffusion_kv_max_rows_per_request,
-            free_bytes=room,
-            utilization=stage.gpu_memory_utilization,
+            allowed_bytes=platform.pool_bytes(room, stage.gpu_memory_utilization),
             dtype_bytes=geometry.dtype_bytes,
             page_size=geometry.page_size,
         )

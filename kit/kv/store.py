@@ -76,12 +76,20 @@ class PagedStore:
 
 
 class DenseStore:
-    """The keys and values of one request: contiguous [B, S, K, D] of each layer, zeros at start."""
+    """The keys and values of one request: contiguous [B, S, K, D] of each layer, finite."""
 
-    def __init__(self, shape: KVShape, num_rows: int, num_tokens: int) -> None:
-        self.shape, self.num_rows, self.num_tokens = shape, num_rows, num_tokens
-        self.keys = shape.zeros(num_rows, num_tokens)
-        self.values = shape.zeros(num_rows, num_tokens)
+    def __init__(
+        self, shape: KVShape, keys: tuple[Tensor, ...], values: tuple[Tensor, ...], *, is_kept: bool
+    ) -> None:
+        """is_kept: the memory stays at its address when the request ends."""
+        self.shape, self.keys, self.values, self.is_kept = shape, keys, values, is_kept
+        self.num_rows, self.num_tokens = keys[0].shape[:2]
+
+    @classmethod
+    def take(cls, shape: KVShape, num_rows: int, num_tokens: int) -> DenseStore:
+        """Take zeroed tensors that go when the request ends."""
+        zeros = shape.zeros(num_rows, num_tokens), shape.zeros(num_rows, num_tokens)
+        return cls(shape, *zeros, is_kept=False)
 
     @property
     def num_bytes(self) -> int:
@@ -92,3 +100,36 @@ class DenseStore:
         """Zero every slot in place."""
         for tensor in self.keys + self.values:
             tensor.zero_()
+
+
+class KeptRows:
+    """Memory for the contiguous rows of every request, one after another, at one address.
+
+    A captured graph holds addresses, so a request whose rows lay elsewhere could not replay it.
+    """
+
+    _GRAIN = 1024
+    """Rows are as long as the next multiple, so that prompts of many lengths share a graph."""
+
+    def __init__(self, shape: KVShape, max_rows: int, max_tokens: int) -> None:
+        self.shape, self._max_tokens = shape, -(-max_tokens // self._GRAIN) * self._GRAIN
+        self._keys = shape.zeros(max_rows * self._max_tokens)
+        self._values = shape.zeros(max_rows * self._max_tokens)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rows, all layers."""
+        return sum(tensor.nbytes for tensor in self._keys + self._values)
+
+    def take(self, num_rows: int, num_tokens: int) -> DenseStore:
+        """Return rows of at least `num_tokens` tokens; what earlier requests wrote lies in them."""
+        capacity = -(-num_tokens // self._GRAIN) * self._GRAIN
+        assert capacity <= self._max_tokens, "no row is longer than the longest"
+
+        def rows(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return tuple(
+                flat[: num_rows * capacity].view(num_rows, capacity, *flat.shape[1:])
+                for flat in tensors
+            )
+
+        return DenseStore(self.shape, rows(self._keys), rows(self._values), is_kept=True)

@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from kit.model.fused import use_fused_kernels
 from kit.model.moe import Experts, Router
 from kit.model.transformer import HunyuanImage3
 from kit.model.vae import VAEDecoder
@@ -38,6 +39,7 @@ def load_transformer(
     with torch.device("meta"):
         model = HunyuanImage3(config)
     _fill(model, "", files, device, dtype, on_bytes)
+    use_fused_kernels(model, device, dtype)
     return model
 
 

@@ -95,14 +95,28 @@ class MoE(nn.Module):
         self.gate = Router(hidden_size, num_experts, top_k)
         self.shared_mlp = GatedMLP(hidden_size, width * num_shared)
         self.experts = Experts(hidden_size, width, num_experts)
+        self.fused = False
+        """Run the kit's kernels, without waiting for the host; see kit.model.fused."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, T, H] to [B, T, H]; the branches are added in float32."""
         tokens = x.flatten(0, 1)  # [N, H]
+        if self.fused:
+            return self._grouped(tokens).view_as(x)
         weights, indices = self.gate(tokens)
         routed: Tensor = self.experts(tokens, weights, indices)
         shared: Tensor = self.shared_mlp(tokens)
         return (routed + shared).to(x.dtype).view_as(x)
+
+    def _grouped(self, tokens: Tensor) -> Tensor:
+        from kit.kernels import experts
+
+        weights, indices = experts.route(tokens, self.gate.wg.weight, self.gate.top_k)
+        up, down = self.shared_mlp.gate_and_up_proj.weight, self.shared_mlp.down_proj.weight
+        shared = F.linear(experts.gate(F.linear(tokens, up)), down)
+        return experts.experts(
+            tokens, weights, indices, self.experts.gate_and_up_proj, self.experts.down_proj, shared
+        )
 
 
 def gated_mlp(x: Tensor, gate_and_up: Tensor, down: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ MAX_PERIOD = 10000.0
 
 
 class TimestepEmbedder(nn.Module):
-    """Sinusoid, then an MLP with exact GELU; sinusoid in float32, MLP in the weights' dtype."""
+    """An MLP with exact GELU over a scalar's sinusoid, in the weights' dtype."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -22,21 +22,22 @@ class TimestepEmbedder(nn.Module):
             nn.Linear(hidden_size, hidden_size),
         )
 
-    def forward(self, t: Tensor) -> Tensor:
-        """Map float32 [n] to [n, hidden]; a timestep is sigma * 1000, unscaled."""
+    def forward(self, wave: Tensor) -> Tensor:
+        """Map the sinusoid float32 [n, 256] of n scalars to [n, hidden]."""
         first = self.mlp[0]
         assert isinstance(first, nn.Linear)
-        embedded: Tensor = self.mlp(sinusoid(t).to(first.weight.dtype))
+        embedded: Tensor = self.mlp(wave.to(first.weight.dtype))
         return embedded
 
 
 def sinusoid(t: Tensor) -> Tensor:
     """Return [cos(t*f) | sin(t*f)] of float32 [n], f_i = 10000^(-i/128): float32 [n, 256].
 
-    Cosine first (HunyuanImage-3.0 reference, `timestep_embedding`). The frequencies come from the
-    CPU: t reaches 1000, so their last bit shows in the result and must not depend on the device.
+    A timestep is sigma * 1000, unscaled. Cosine first (HunyuanImage-3.0 reference,
+    `timestep_embedding`). Made on the CPU for all devices: t reaches 1000, so the last bit of a
+    frequency shows in the result. Takes and returns tensors on the CPU.
     """
     exponents = torch.arange(NUM_FREQUENCIES, dtype=torch.float32)
     frequencies = torch.exp(-math.log(MAX_PERIOD) * exponents / NUM_FREQUENCIES)
-    angles = t.float()[:, None] * frequencies.to(t.device)
+    angles = t.float()[:, None] * frequencies
     return torch.cat((angles.cos(), angles.sin()), dim=-1)

@@ -92,27 +92,23 @@ class HunyuanImage3(nn.Module):
         return embeds
 
     def embed_target(
-        self,
-        latents: Tensor,
-        timestep: Tensor,
-        guidance: Tensor | None,
-        timestep_r: Tensor | None,
+        self, latents: Tensor, timestep: Tensor, guidance: Tensor | None, timestep_r: Tensor | None
     ) -> Tensor:
         """Embed the target of one request; its rows share the result [s + h*w, hidden].
 
-        latents float32 [1, C, h, w]; the scalars float32 [1]: timestep and timestep_r are
-        sigma * 1000, guidance is 1000 * scale already rounded to bfloat16, as the model was
-        trained. Order: <timestep>, <guidance>, <timestep_r> as far as the model has them, image
-        tokens row-major. guidance and timestep_r are None exactly for models without the token.
+        latents float32 [1, C, h, w]; the others are sinusoids float32 [1, 256] of scalars: timestep
+        and timestep_r of sigma * 1000, guidance of `guidance_token_value`. Order: <timestep>,
+        <guidance>, <timestep_r> as far as the model has them, image tokens row-major. guidance
+        and timestep_r are None exactly for models without the token.
         """
         specials = [self.timestep_emb(timestep)]
-        for embedder, value in (
+        for embedder, wave in (
             (self.guidance_emb, guidance),
             (self.timestep_r_emb, timestep_r),
         ):
-            assert (embedder is None) == (value is None), "a value for every token, and no other"
+            assert (embedder is None) == (wave is None), "a value for every token, and no other"
             if embedder is not None:
-                specials.append(embedder(value))
+                specials.append(embedder(wave))
         image = self.patch_embed(latents, self.time_embed(timestep))  # [1, h*w, hidden]
         return torch.cat((*specials, image[0]))
 
@@ -124,7 +120,7 @@ class HunyuanImage3(nn.Module):
     def predict(self, image_hidden: Tensor, timestep: Tensor, grid: tuple[int, int]) -> Tensor:
         """Turn hidden states [B, h*w, hidden] of the image tokens into float32 [B, C, h, w].
 
-        timestep float32 [1]. The result is the velocity from data to noise.
+        timestep is its sinusoid, float32 [1, 256]. The result is the velocity from data to noise.
         """
         prediction: Tensor = self.final_layer(image_hidden, self.time_embed_2(timestep), grid)
         return prediction

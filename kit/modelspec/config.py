@@ -10,6 +10,9 @@ from typing import Any
 
 from kit.errors import CheckpointError, UnsupportedError
 
+PUBLISHED_CONFIG = Path(__file__).with_name("hunyuan_image3.json")
+"""The `config.json` fields that give the published 80B checkpoint its shape."""
+
 SUPPORTED_ARCHITECTURES = ("HunyuanImage3ForCausalMM",)
 
 # Fields that select a variant the kit does not implement. Value = what it does implement;

@@ -10,6 +10,7 @@ from kit.config.deploy import DeployConfig
 from kit.config.load import load_config as load_deploy
 from kit.modelspec.config import load_model_config
 from kit.modelspec.footprint import weight_bytes
+from kit.platforms.detect import platform_name
 
 # Below this a checkpoint is one that a laptop runs: the `tiny` overlay puts it on one CPU rank.
 _TINY_WEIGHT_BYTES = 1 << 30
@@ -35,5 +36,5 @@ def load_config(
         stage_overrides=stage_overrides,
         flags=flags,
         model_overlay="tiny" if tiny else None,
-        platform="cpu",
+        platform=platform_name(),
     )

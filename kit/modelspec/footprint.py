@@ -86,26 +86,29 @@ def longest_row(model: ModelConfig) -> int:
     return model.max_position_embeddings
 
 
+def most_rows(model: ModelConfig) -> int:
+    """Return the most CFG rows that a request can have."""
+    return 1 if model.cfg_distilled else 2
+
+
 def automatic_pool_bytes(
     model: ModelConfig,
     *,
     max_num_seqs: int,
     max_rows: int,
-    free_bytes: int,
-    utilization: float,
+    allowed_bytes: int,
     dtype_bytes: int,
     page_size: int,
 ) -> int:
     """Return the bytes of a page pool that nobody gave a size: a multiple of the page's bytes.
 
-    It holds `max_num_seqs` requests of `max_rows` of the longest rows, or what `utilization` of
-    `free_bytes` allows if that is less. 0 when that is less than one page.
+    It holds `max_num_seqs` requests of `max_rows` of the longest rows, or what
+    `allowed_bytes` hold if that is less. 0 when that is less than one page.
     """
     token_bytes = kv_token_bytes(model, dtype_bytes)
     bytes_per_page = page_bytes(token_bytes, page_size)
     wanted = max_num_seqs * max_rows * row_bytes(longest_row(model), token_bytes, page_size)
-    allowed = max(0, int(free_bytes * utilization))
-    return min(wanted, allowed // bytes_per_page * bytes_per_page)
+    return min(wanted, max(0, allowed_bytes) // bytes_per_page * bytes_per_page)
 
 
 def weight_bytes_by_part(
@@ -140,13 +143,14 @@ def activation_bytes(
     prefix_len: int,
     num_rows: int,
     dtype_bytes: int,
+    fused: bool = False,
     vae_dtype_bytes: int = FLOAT32_BYTES,
 ) -> ActivationBytes:
     """Estimate the working memory of a request of height x width pixels.
 
     An estimate from the largest tensors that live together; allocators and kernels add their own.
-    b bytes per element, T tokens of all rows in the first step, A query heads, H hidden, E experts,
-    I their width; q and qkv are the projections' widths:
+    b bytes per element, T tokens of all rows in the first step, A query heads, H hidden, E experts
+    of which a token takes k, I their width; q and qkv are the projections' widths:
 
         denoise = 4 T H b + max(attention, experts)
 
@@ -154,10 +158,18 @@ def activation_bytes(
         attention   T (qkv + 2 q) b + T (3 q + 134 A) 4       projection, query, output; query,
                                                               result, product and one tile of
                                                               scores in the float32 of the CPU
-                                                              reference (fused kernels: less)
+                                                              reference
         experts     T (2 E + 3 H) 4 + T (3 H + 4 I) b         router; sum, output and weighted
                                                               output; the layer's own input; a
                                                               single expert that all tokens chose
+
+        and with `fused` kernels, on a card:
+
+        attention   T (qkv + 3 q) b                           projection, query, output in pieces
+                                                              and whole
+        experts     T k max(H + 2 I, 3 I, H + I) b + T H b    rows and first product; both sides
+                                                              of the gate; gated rows and second
+                                                              product; the shared expert's output
 
         decode  = 7.5 feature maps of the decoder's largest level
 
@@ -166,6 +178,16 @@ def activation_bytes(
     factor = model.vae_downsample_factor
     grid = (height // factor, width // factor)
     T = num_rows * (prefix_len + model.num_special + grid[0] * grid[1])
+    attention, experts = (_fused_bytes if fused else _plain_bytes)(model, T, dtype_bytes)
+    largest_map = max(_decoder_map_elements(model, grid))
+    return ActivationBytes(
+        denoise=4 * T * model.hidden_size * dtype_bytes + max(attention, experts),
+        decode=int(_LIVE_DECODER_MAPS * largest_map * vae_dtype_bytes),
+    )
+
+
+def _plain_bytes(model: ModelConfig, T: int, dtype_bytes: int) -> tuple[int, int]:
+    """Return what attention and what the expert layer hold in plain torch operations."""
     H, A = model.hidden_size, model.num_attention_heads
     q_dim = A * model.attention_head_dim
     attention = T * (model.qkv_dim + 2 * q_dim) * dtype_bytes
@@ -178,11 +200,18 @@ def activation_bytes(
     )
     experts = T * (2 * E + 3 * H) * FLOAT32_BYTES
     experts += T * (3 * H + 4 * expert_width) * dtype_bytes
-    largest_map = max(_decoder_map_elements(model, grid))
-    return ActivationBytes(
-        denoise=4 * T * H * dtype_bytes + max(attention, experts),
-        decode=int(_LIVE_DECODER_MAPS * largest_map * vae_dtype_bytes),
+    return attention, experts
+
+
+def _fused_bytes(model: ModelConfig, T: int, dtype_bytes: int) -> tuple[int, int]:
+    """Return what attention and what the expert layer hold in the kit's kernels."""
+    H, q_dim = model.hidden_size, model.num_attention_heads * model.attention_head_dim
+    attention = T * (model.qkv_dim + 3 * q_dim) * dtype_bytes
+    routed = max(
+        top_k * max(H + 2 * width, 3 * width, H + width)
+        for width, top_k in zip(model.moe_intermediate_size, model.moe_topk, strict=True)
     )
+    return attention, T * (routed + H) * dtype_bytes
 
 
 def _decoder_map_elements(model: ModelConfig, grid: tuple[int, int]) -> list[int]:

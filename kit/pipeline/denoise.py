@@ -10,10 +10,13 @@ from kit.attention.plan import StepPlan, plan_step
 from kit.attention.rotary import Rotary
 from kit.messages import RunRequest
 from kit.model.rope import rotary_tables
+from kit.model.timestep import sinusoid
 from kit.model.transformer import HunyuanImage3
-from kit.pipeline.guidance import guidance_token_value, guide
+from kit.pipeline.graphs import StepGraphs
+from kit.pipeline.guidance import guidance_token_value
 from kit.pipeline.noise import draw_noise
-from kit.pipeline.schedule import clean_estimate, euler_step, flow_sigmas, flow_timesteps
+from kit.pipeline.schedule import clean_estimate, flow_sigmas, flow_timesteps
+from kit.pipeline.step import StepInputs, StepOutputs, denoise_step
 from kit.pipeline.trace import Trace
 from kit.tokenizer.layout import positions_yx
 
@@ -22,16 +25,22 @@ class DenoiseLoop:
     """Owns the latents of a request and advances them one step per call.
 
     The first step runs the whole sequence of each row and writes every key and value once.
-    Later steps run the target only: <timestep> (<guidance>, <timestep_r>) and the image tokens.
-    Latents stay float32 [1, C, h, w] between steps whatever dtype the model runs in.
+    Later steps run the target only: <timestep> (<guidance>, <timestep_r>) and the image tokens;
+    with `graphs` they are replayed. Latents stay float32 [1, C, h, w] between steps whatever dtype
+    the model runs in.
     """
 
     def __init__(
-        self, model: HunyuanImage3, kv: RequestKV, run: RunRequest, trace: Trace | None
+        self,
+        model: HunyuanImage3,
+        kv: RequestKV,
+        run: RunRequest,
+        trace: Trace | None,
+        graphs: StepGraphs | None = None,
     ) -> None:
-        self._model, self._trace = model, trace
+        self._model, self._trace, self._graphs = model, trace, graphs
         config, sampling, layout = model.config, run.sampling, run.rows.layout
-        self._sampling, self._layout = sampling, layout
+        self._sampling = sampling
         self._num_rows = run.rows.num_rows
         device = model.device
         self._prefix_ids = torch.tensor(
@@ -46,17 +55,24 @@ class DenoiseLoop:
             return rotary_tables(span, config.attention_head_dim, config.rope_theta, device)
 
         self._rotary_first, self._rotary_later = rotary(self._first), rotary(self._later)
-        self._sigmas = flow_sigmas(sampling.num_inference_steps, sampling.flow_shift).to(device)
-        self._timesteps = flow_timesteps(self._sigmas)
+        sigmas = flow_sigmas(sampling.num_inference_steps, sampling.flow_shift)
+        guidance = torch.tensor([guidance_token_value(sampling.guidance_scale)])
+        # Once for all steps: no step copies from the host.
+        self._sigmas = sigmas.to(device)
+        self._scale = torch.tensor(sampling.guidance_scale, device=device)
+        self._waves = sinusoid(sigmas * 1000.0).to(device)
+        self._guidance_wave = sinusoid(guidance).to(device) if config.cfg_distilled else None
         noise = draw_noise(sampling.seed, config.vae.latent_channels, layout.grid)
         self.latents: Tensor = noise.to(device=device, dtype=torch.float32)
+        """Belongs to the loop's last step: a graph writes the next ones to the same place."""
+
         self._velocity = torch.zeros_like(self.latents)
         self.step_index = 0
         if trace is not None:
             trace.add_rows(run.rows)
             trace.add("noise_bf16", noise)
-            trace.add("sigmas", self._sigmas)
-            trace.add("timesteps", self._timesteps)
+            trace.add("sigmas", sigmas)
+            trace.add("timesteps", flow_timesteps(sigmas))
 
     @property
     def num_steps(self) -> int:
@@ -69,32 +85,18 @@ class DenoiseLoop:
     def step(self) -> int:
         """Advance the latents by one step; returns key/value tokens written, all rows together."""
         assert not self.finished, "the loop has run all its steps"
-        i = self.step_index
-        timestep = self._timesteps[i : i + 1]
-        guidance, timestep_r = self._distilled_values(i)
-        target = self._model.embed_target(self.latents, timestep, guidance, timestep_r)
-        target = target.expand(self._num_rows, -1, -1)
-        if i == 0:
-            plan, kv, rotary = self._first, self._kv_first, self._rotary_first
-            embeds = torch.cat((self._model.embed_tokens(self._prefix_ids), target), dim=1)
-        else:
-            plan, kv, rotary = self._later, self._kv_later, self._rotary_later
-            embeds = target
-        hidden = self._model(embeds, rotary, kv)
-        image_hidden = hidden[:, -self._layout.num_image :]
-        prediction = self._model.predict(image_hidden, timestep, self._layout.grid)
-        velocity = guide(prediction, self._sampling.guidance_scale)
-        latents_in = self.latents
-        self.latents = euler_step(latents_in, velocity, self._sigmas[i], self._sigmas[i + 1])
-        self._velocity = velocity
+        is_first = self.step_index == 0
+        inputs = self._inputs()
+        if self._trace is not None:
+            self._trace_inputs(self._trace, inputs)
+        outputs = self._run_first(inputs) if is_first else self._run_later(inputs)
+        self.latents, self._velocity = outputs.latents, outputs.velocity
         self.step_index += 1
         if self._trace is not None:
-            values = {"timestep": timestep, "timestep_r": timestep_r, "guidance": guidance}
-            values |= {"latents_in": latents_in, "pred": prediction}
-            values |= {"pred_guided": velocity, "latents_out": self.latents}
-            for name, value in values.items():
-                if value is not None:
-                    self._trace.add(f"step{i + 1}.{name}", value)
+            self._trace.add(f"step{self.step_index}.pred", outputs.prediction)
+            self._trace.add(f"step{self.step_index}.pred_guided", outputs.velocity)
+            self._trace.add(f"step{self.step_index}.latents_out", outputs.latents)
+        plan = self._first if is_first else self._later
         return plan.num_tokens * self._num_rows
 
     def clean_estimate(self) -> Tensor:
@@ -105,13 +107,47 @@ class DenoiseLoop:
         """
         return clean_estimate(self.latents, self._velocity, self._sigmas[self.step_index])
 
-    def _distilled_values(self, i: int) -> tuple[Tensor | None, Tensor | None]:
-        """Values of the <guidance> and <timestep_r> tokens, float32 [1]; None without the token."""
-        config = self._model.config
-        guidance = timestep_r = None
+    def _run_first(self, inputs: StepInputs) -> StepOutputs:
+        return denoise_step(
+            self._model,
+            self._kv_first,
+            self._rotary_first,
+            inputs,
+            num_rows=self._num_rows,
+            prefix_ids=self._prefix_ids,
+        )
+
+    def _run_later(self, inputs: StepInputs) -> StepOutputs:
+        if self._graphs is not None:
+            return self._graphs.run(self._kv_later, self._rotary_later, inputs, self._num_rows)
+        return denoise_step(
+            self._model,
+            self._kv_later,
+            self._rotary_later,
+            inputs,
+            num_rows=self._num_rows,
+            prefix_ids=None,
+        )
+
+    def _inputs(self) -> StepInputs:
+        i, meanflow = self.step_index, self._model.config.use_meanflow
+        return StepInputs(
+            latents=self.latents,
+            sigma=self._sigmas[i],
+            next_sigma=self._sigmas[i + 1],
+            guidance_scale=self._scale,
+            timestep=self._waves[i : i + 1],
+            guidance=self._guidance_wave,
+            timestep_r=self._waves[i + 1 : i + 2] if meanflow else None,
+        )
+
+    def _trace_inputs(self, trace: Trace, inputs: StepInputs) -> None:
+        """Add what goes into the step, its scalars as numbers; before a graph overwrites it."""
+        config, name = self._model.config, f"step{self.step_index + 1}"
+        trace.add(f"{name}.latents_in", inputs.latents)
+        trace.add(f"{name}.timestep", inputs.sigma[None] * 1000.0)
+        if config.use_meanflow:
+            trace.add(f"{name}.timestep_r", inputs.next_sigma[None] * 1000.0)
         if config.cfg_distilled:
             value = guidance_token_value(self._sampling.guidance_scale)
-            guidance = torch.full((1,), value, device=self.latents.device)
-        if config.use_meanflow:
-            timestep_r = self._sigmas[i + 1 : i + 2] * 1000.0
-        return guidance, timestep_r
+            trace.add(f"{name}.guidance", torch.tensor([value]))

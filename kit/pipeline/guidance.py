@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 
-def guide(prediction: Tensor, guidance_scale: float) -> Tensor:
-    """Combine float32 [B, C, h, w] into [1, C, h, w].
+def guide(prediction: Tensor, guidance_scale: Tensor) -> Tensor:
+    """Combine float32 [B, C, h, w] into [1, C, h, w]; guidance_scale is float32 [].
 
     Two rows (conditional, unconditional): v = v_u + g * (v_c - v_u). One row: unchanged.
     """

@@ -16,6 +16,7 @@ class CpuPlatform:
     name = "cpu"
     # float32: the reference kernel computes in float32, and bfloat16 is slower on most CPUs.
     default_dtype = "float32"
+    compute_capability = None
 
     def free_memory_bytes(self) -> int:
         """Available memory, or what the control group (v2) still allows if that is less."""
@@ -24,6 +25,10 @@ class CpuPlatform:
         if limit is None or used is None:
             return available
         return max(0, min(available, limit - used))
+
+    def pool_bytes(self, room: int, utilization: float) -> int:
+        """A fraction of what is free."""
+        return int(room * utilization)
 
     def peak_memory_bytes(self) -> int:
         """Peak of the process's resident memory."""
@@ -35,6 +40,9 @@ class CpuPlatform:
         # Not ru_maxrss: on Linux it starts at what the parent held when it started this process.
         peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
         return int(peak.split()[1]) * 1024
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: operations return when they are done."""
 
 
 def _read_bytes(name: str) -> int | None:

@@ -15,14 +15,16 @@ from kit.attention.base import KVBackend, RequestKV
 from kit.attention.registry import create_backend
 from kit.errors import CancelledError, WorkerError
 from kit.messages import RunRequest, RunResult, WorkerConfig, WorkerInfo
+from kit.model.fused import expert_layer
 from kit.model.loader import load_transformer, load_vae_decoder
 from kit.modelspec.config import load_model_config
 from kit.pipeline.denoise import DenoiseLoop
+from kit.pipeline.graphs import StepGraphs
 from kit.pipeline.postprocess import to_pixels
 from kit.pipeline.schedule import preview_steps
 from kit.pipeline.trace import Trace
 from kit.platforms.base import Platform
-from kit.platforms.cpu import CpuPlatform
+from kit.platforms.detect import open_platform
 from kit.request import StepEvent
 from kit.telemetry.log import get_logger
 
@@ -39,6 +41,8 @@ class ModelRunner:
         """Load everything; raises CheckpointError, UnsupportedError or ConfigError."""
         started = time.perf_counter()
         folder, device = Path(config.model_path), torch.device(config.device)
+        self._platform: Platform = open_platform(() if device.index is None else (device.index,))
+        prepare_device(device)
         dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
         model_config = load_model_config(folder)
         self.backend: KVBackend = create_backend(
@@ -49,10 +53,12 @@ class ModelRunner:
             dtype=dtype,
             page_size=config.page_size,
             num_pages=config.num_pages,
+            fixed_addresses=config.use_graphs,
         )
         self._model = load_transformer(folder, model_config, device=device, dtype=dtype)
-        # The VAE decodes in float32 on the CPU, as the reference does without autocast.
-        self._vae = load_vae_decoder(folder, model_config, device=device, dtype=torch.float32)
+        vae_dtype = torch.float16 if config.vae_dtype == "float16" else torch.float32
+        self._vae = load_vae_decoder(folder, model_config, device=device, dtype=vae_dtype)
+        self._graphs = StepGraphs(self._model) if config.use_graphs else None
         weight_bytes = sum(
             p.numel() * p.element_size()
             for module in (self._model, self._vae)
@@ -69,8 +75,9 @@ class ModelRunner:
             pool_bytes=self.backend.pool_bytes,
             weight_bytes=weight_bytes,
             load_time_s=time.perf_counter() - started,
+            expert_layer=expert_layer(device, dtype),
+            use_graphs=config.use_graphs,
         )
-        self._platform: Platform = CpuPlatform()
         self._paged_path_logged = False
 
     @torch.inference_mode()
@@ -83,6 +90,12 @@ class ModelRunner:
         kv = self.backend.open(run.rows.layout, run.rows.num_rows, run.allocation)
         try:
             return self._run(run, kv, on_step, is_cancelled)
+        except torch.OutOfMemoryError as error:
+            kv.scrub()
+            raise WorkerError(
+                f"request {run.request_id}: {self.info.device} ran out of memory ({error}); lower "
+                "kv_cache_memory_bytes or gpu_memory_utilization, or ask for a smaller image"
+            ) from error
         except BaseException:
             kv.scrub()
             raise
@@ -91,7 +104,7 @@ class ModelRunner:
         self, run: RunRequest, kv: RequestKV, on_step: OnStep, is_cancelled: IsCancelled
     ) -> RunResult:
         trace = Trace() if run.trace_path else None
-        loop = DenoiseLoop(self._model, kv, run, trace)
+        loop = DenoiseLoop(self._model, kv, run, trace, self._graphs)
         previewed = preview_steps(loop.num_steps, run.num_partial_images)
         step_times: list[float] = []
         tokens_written: list[int] = []
@@ -100,6 +113,7 @@ class ModelRunner:
             _check_not_cancelled(run, loop, is_cancelled)
             started = time.perf_counter()
             tokens = loop.step()
+            self._platform.synchronize()
             step_times.append(time.perf_counter() - started)
             tokens_written.append(tokens)
             self._log_paged_path(kv)
@@ -156,6 +170,14 @@ class ModelRunner:
                 info.backend,
                 info.page_size,
             )
+
+
+def prepare_device(device: torch.device) -> None:
+    """Make float32 mean float32 on a card: torch lets convolutions round to 10 bits by default."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def _check_not_cancelled(run: RunRequest, loop: DenoiseLoop, is_cancelled: IsCancelled) -> None:

@@ -56,7 +56,7 @@ def test_a_request_holds_its_kv_tokens_and_no_page(case: Case, kernel: type[Dens
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_later_step_writes_the_target_only(case: Case, kernel: type[DenseKernel]) -> None:
-    store = DenseStore(case.shape, 2, LAYOUT.kv_len)
+    store = DenseStore.take(case.shape, 2, LAYOUT.kv_len)
     request = DenseRequest(store, kernel())
     run_step(request, case, first=True)
     tensors = store.keys + store.values
@@ -71,7 +71,7 @@ def test_later_step_writes_the_target_only(case: Case, kernel: type[DenseKernel]
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_scrub_zeroes_everything(case: Case, kernel: type[DenseKernel]) -> None:
-    store = DenseStore(case.shape, 2, LAYOUT.kv_len)
+    store = DenseStore.take(case.shape, 2, LAYOUT.kv_len)
     request = DenseRequest(store, kernel())
     run(request, case)
     assert all(bool(tensor.any()) for tensor in store.keys + store.values)
@@ -92,7 +92,7 @@ def test_requests_do_not_share_tensors(case: Case) -> None:
 def test_a_caller_that_keeps_gradients_does_not_tie_them_to_the_store(
     case: Case, kernel: type[DenseKernel]
 ) -> None:
-    store = DenseStore(case.shape, 2, LAYOUT.kv_len)
+    store = DenseStore.take(case.shape, 2, LAYOUT.kv_len)
     qkv = tuple(tensor.clone().requires_grad_() for tensor in case.first)
     run_step(DenseRequest(store, kernel()), type(case)(**{**vars(case), "first": qkv}), first=True)
     assert not any(tensor.requires_grad for tensor in store.keys + store.values)

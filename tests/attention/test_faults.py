@@ -123,19 +123,18 @@ def test_page_swapped_between_steps_changes_the_later_step(case: Case) -> None:
     assert largest_error((later, later), (wanted[1], wanted[1])) >= SEEN
 
 
-class ShortRowStride(DenseStore):
+def short_row_stride(case: Case) -> DenseStore:
     """Rows that overlap by one token: the stride of the row axis is one token short."""
+    store = DenseStore.take(case.shape, 2, LAYOUT.kv_len)
+    token = case.heads.num_kv_heads * case.heads.head_dim
 
-    def __init__(self, case: Case) -> None:
-        super().__init__(case.shape, 2, LAYOUT.kv_len)
-        token = case.heads.num_kv_heads * case.heads.head_dim
+    def overlap(tensor: Tensor) -> Tensor:
+        row, *others = tensor.stride()
+        return tensor.as_strided(tensor.shape, (row - token, *others))
 
-        def overlap(tensor: Tensor) -> Tensor:
-            row, *others = tensor.stride()
-            return tensor.as_strided(tensor.shape, (row - token, *others))
-
-        self.keys = tuple(overlap(tensor) for tensor in self.keys)
-        self.values = tuple(overlap(tensor) for tensor in self.values)
+    store.keys = tuple(overlap(tensor) for tensor in store.keys)
+    store.values = tuple(overlap(tensor) for tensor in store.values)
+    return store
 
 
 class ReadsRowZero:
@@ -153,9 +152,9 @@ class ReadsRowZero:
 @pytest.mark.parametrize("fault", ["stride", "row"])
 def test_wrong_index_in_the_dense_store_changes_dense_only(case: Case, fault: str) -> None:
     if fault == "stride":
-        request = DenseRequest(ShortRowStride(case), DenseReference())
+        request = DenseRequest(short_row_stride(case), DenseReference())
     else:
-        request = DenseRequest(DenseStore(case.shape, 2, LAYOUT.kv_len), ReadsRowZero())
+        request = DenseRequest(DenseStore.take(case.shape, 2, LAYOUT.kv_len), ReadsRowZero())
     wanted = expected(case)
     assert largest_error(run(request, case), wanted) >= SEEN
     assert largest_error(run_paged(case, PagedReference()), wanted) <= 1e-5

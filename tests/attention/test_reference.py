@@ -115,7 +115,7 @@ def test_lengths_at_page_and_tile_boundaries(kv_len: int, page_size: int, causal
     for start in {0, kv_len // 2, kv_len - 1}:
         whole = StepPlan(0, (Segment(0, kv_len, causal=True),))
         part = StepPlan(start, (Segment(start, kv_len, causal=causal),))
-        store, dense = PagedStore(shape, 2 * pages, page_size), DenseStore(shape, 2, kv_len)
+        store, dense = PagedStore(shape, 2 * pages, page_size), DenseStore.take(shape, 2, kv_len)
         tables = PageTables(ids.int(), page_size)
         outputs = []
         for writer, reader in (

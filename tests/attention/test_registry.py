@@ -58,12 +58,6 @@ def test_a_paged_start_is_never_dense(model: ModelConfig, name: str) -> None:
         create_backend(**settings(model, name=name))
 
 
-@pytest.mark.parametrize("kv_mode", ["paged_scheduler", "dense_legacy"])
-def test_cuda_is_not_built_yet(model: ModelConfig, kv_mode: str) -> None:
-    with pytest.raises(UnsupportedError, match="not built yet"):
-        create_backend(**settings(model, device=torch.device("cuda"), kv_mode=kv_mode))
-
-
 def test_an_unreadable_page_size_is_refused(model: ModelConfig) -> None:
     with pytest.raises(ConfigError, match="diffusion_kv_page_size"):
         create_backend(**settings(model, page_size=0))

@@ -14,6 +14,7 @@ from kit.checkpoint.training_rows import padded_prefix, prefix_rows
 from kit.kv.store import KVShape
 from kit.model.moe import MoE
 from kit.model.rope import rotary_tables
+from kit.model.timestep import sinusoid
 from kit.model.transformer import HunyuanImage3
 from kit.modelspec.config import ModelConfig
 from kit.tokenizer.layout import Layout, positions_yx
@@ -40,7 +41,7 @@ def runtime_prediction(
     kv = DenseKV("CPU_REFERENCE", shape, DenseReference()).open(layout, 1, None).step(plan)
     positions = positions_yx(layout)[: plan.end]
     rotary = rotary_tables(positions, config.attention_head_dim, config.rope_theta, CPU)
-    timestep = sigma[None] * 1000.0
+    timestep = sinusoid(sigma[None] * 1000.0)
     target = model.embed_target(latents, timestep, None, None)[None]
     embeds = torch.cat((model.embed_tokens(torch.tensor([prefix])), target), dim=1)
     hidden = model(embeds, rotary, kv)

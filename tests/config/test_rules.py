@@ -245,6 +245,9 @@ def test_dense_names_the_packaged_file_whose_settings_it_ignores() -> None:
 
 
 def test_graph_capture_is_warned_about() -> None:
-    (warning,) = load_config(stage_overrides={"0": {"enforce_eager": False}}).warnings
+    eager = {"enforce_eager": False}
+    assert load_config(stage_overrides={"0": eager}).warnings == ()
+    on_cpu = load_config(stage_overrides={"0": eager}, model_overlay="tiny")
+    (warning,) = on_cpu.warnings
     assert "stages[0].enforce_eager (got False, set by --stage-overrides)" in warning
-    assert "captures no graphs" in warning
+    assert "a CPU has no graphs" in warning

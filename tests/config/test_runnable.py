@@ -47,12 +47,6 @@ def test_the_tiny_deployments_run() -> None:
         ({"step_execution": True}, "step_execution", True, "set it to false"),
         ({"enable_prefix_caching": True}, "enable_prefix_caching", True, "set it to false"),
         ({"vae_use_tiling": True}, "vae_use_tiling", True, "set it to false"),
-        (
-            {"diffusion_attention_backend": "CUDNN_ATTN", "devices": "0"},
-            "diffusion_attention_backend",
-            "CUDNN_ATTN",
-            "select FLASH_ATTN or TORCH_SDPA",
-        ),
     ],
 )
 def test_legal_settings_that_this_build_lacks(

@@ -29,7 +29,7 @@ def test_pool_starts_as_zeros() -> None:
 
 
 def test_rows_start_as_zeros() -> None:
-    store = DenseStore(SHAPE, 2, 7)
+    store = DenseStore.take(SHAPE, 2, 7)
     assert len(store.keys) == len(store.values) == 3
     for tensor in store.keys + store.values:
         assert tensor.shape == (2, 7, 2, 4)
@@ -42,7 +42,7 @@ def test_bytes_are_those_of_the_geometry() -> None:
     pool = PagedStore(SHAPE, 8, 5)
     assert pool.page_bytes == geometry.page_bytes
     assert pool.num_bytes == 8 * geometry.page_bytes
-    assert DenseStore(SHAPE, 2, 7).num_bytes == 2 * 7 * geometry.token_bytes
+    assert DenseStore.take(SHAPE, 2, 7).num_bytes == 2 * 7 * geometry.token_bytes
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_zero_pages_zeroes_those_and_no_other(pages: list[int]) -> None:
 
 
 def test_zeroing_overwrites_nan() -> None:
-    pool, rows = filled_pool(5), DenseStore(SHAPE, 2, 7)
+    pool, rows = filled_pool(5), DenseStore.take(SHAPE, 2, 7)
     for tensor in pool.keys + rows.values:
         tensor.fill_(float("nan"))
     pool.zero_pages(range(8))

@@ -17,7 +17,12 @@ from kit.attention.rotary import QKNorm, Rotary, rotate_and_norm, split_qkv
 from kit.model.loader import load_transformer, load_vae_decoder
 from kit.model.transformer import DecoderLayer, HunyuanImage3
 from kit.model.vae import VAEDecoder
-from kit.modelspec.config import ModelConfig, load_model_config, parse_model_config
+from kit.modelspec.config import (
+    PUBLISHED_CONFIG,
+    ModelConfig,
+    load_model_config,
+    parse_model_config,
+)
 
 CPU = torch.device("cpu")
 
@@ -90,5 +95,4 @@ def golden_layer(transformer: HunyuanImage3) -> DecoderLayer:
 @pytest.fixture(scope="session")
 def official_config() -> ModelConfig:
     """The shape of the published 80B checkpoint."""
-    path = Path(__file__).parents[1] / "modelspec" / "official_config.json"
-    return parse_model_config(json.loads(path.read_text()))
+    return parse_model_config(json.loads(PUBLISHED_CONFIG.read_text()))

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from kit.model.resblock import ResBlock
+from kit.model.timestep import sinusoid
 from kit.model.transformer import HunyuanImage3
 
 
 def test_final_layer_against_reference(
     golden: dict[str, Tensor], transformer: HunyuanImage3
 ) -> None:
-    emb = transformer.time_embed_2(golden["final_layer.t"])
+    emb = transformer.time_embed_2(sinusoid(golden["final_layer.t"]))
     out = transformer.final_layer(golden["final_layer.tokens"], emb, (5, 7))
     torch.testing.assert_close(out, golden["final_layer.latents"], rtol=0, atol=1e-5)
 
@@ -20,7 +21,7 @@ def test_final_layer_against_reference(
 def test_one_timestep_serves_all_rows(
     golden: dict[str, Tensor], transformer: HunyuanImage3
 ) -> None:
-    tokens, t = golden["final_layer.tokens"], golden["final_layer.t"]
+    tokens, t = golden["final_layer.tokens"], sinusoid(golden["final_layer.t"])
     together = transformer.predict(tokens, t[:1], (5, 7))
     for row in range(2):
         alone = transformer.predict(tokens[row : row + 1], t[:1], (5, 7))

@@ -17,6 +17,7 @@ from kit.attention.base import StepKV
 from kit.attention.rotary import Rotary
 from kit.model.loader import load_transformer
 from kit.model.rope import rotary_tables
+from kit.model.timestep import sinusoid
 from kit.model.transformer import DecoderLayer, HunyuanImage3
 from kit.modelspec.config import ModelConfig, load_model_config
 
@@ -52,9 +53,12 @@ class FirstStep:
 
     def run(self, model: HunyuanImage3, make_kv: MakeKV) -> Tensor:
         tensors, request = self.tensors, self.request
-        timestep = tensors["step1.timestep"]
+        timestep = sinusoid(tensors["step1.timestep"])
         latents = tensors["step1.latents_in"][request : request + 1]
-        guidance, timestep_r = tensors.get("step1.guidance"), tensors.get("step1.timestep_r")
+        guidance, timestep_r = (
+            sinusoid(tensors[name]) if name in tensors else None
+            for name in ("step1.guidance", "step1.timestep_r")
+        )
         target = model.embed_target(latents, timestep, guidance, timestep_r)
         ids = tensors["input_ids"][self.rows, : self.prefix_len].long()
         prefix = model.embed_tokens(ids)
@@ -154,7 +158,7 @@ def test_bfloat16_model_keeps_its_float32_islands(checkpoint: Path, masked_kv: M
 def test_embed_target_order_of_a_distilled_model(distil_transformer: HunyuanImage3) -> None:
     model = distil_transformer
     latents = torch.randn(1, 8, 3, 4, generator=torch.Generator().manual_seed(0))
-    t, guidance, r = torch.tensor([900.0]), torch.tensor([2496.0]), torch.tensor([750.0])
+    t, guidance, r = sinusoid(torch.tensor([900.0, 2496.0, 750.0])).split(1)
     target = model.embed_target(latents, t, guidance, r)
     assert target.shape == (3 + 12, 64)
     assert target[0].equal(model.timestep_emb(t)[0])
@@ -166,7 +170,7 @@ def test_embed_target_order_of_a_distilled_model(distil_transformer: HunyuanImag
 def test_embed_target_wants_a_value_for_every_token(
     transformer: HunyuanImage3, distil_transformer: HunyuanImage3
 ) -> None:
-    latents, value = torch.zeros(1, 8, 2, 2), torch.tensor([1000.0])
+    latents, value = torch.zeros(1, 8, 2, 2), sinusoid(torch.tensor([1000.0]))
     with pytest.raises(AssertionError, match="a value for every token"):
         distil_transformer.embed_target(latents, value, None, value)
     with pytest.raises(AssertionError, match="a value for every token"):

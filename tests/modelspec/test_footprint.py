@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from kit.errors import ConfigError
 from kit.kv.geometry import KVGeometry
-from kit.modelspec.config import ModelConfig, load_model_config, parse_model_config
+from kit.modelspec.config import (
+    PUBLISHED_CONFIG,
+    ModelConfig,
+    load_model_config,
+    parse_model_config,
+)
 from kit.modelspec.files import CheckpointFiles
 from kit.modelspec.footprint import (
     activation_bytes,
@@ -34,7 +39,7 @@ BF16, F32 = 2, 4
 @pytest.fixture(scope="module")
 def official() -> ModelConfig:
     """The released base model's dimensions."""
-    raw = json.loads(Path(__file__).with_name("official_config.json").read_text())
+    raw = json.loads(PUBLISHED_CONFIG.read_text())
     return parse_model_config(raw)
 
 
@@ -105,16 +110,14 @@ def pool(
     *,
     max_num_seqs: int = 1,
     max_rows: int = 2,
-    free_bytes: int = 1 << 50,
-    utilization: float = 0.9,
+    allowed_bytes: int = 1 << 50,
     page_size: int = 176,
 ) -> int:
     return automatic_pool_bytes(
         model,
         max_num_seqs=max_num_seqs,
         max_rows=max_rows,
-        free_bytes=free_bytes,
-        utilization=utilization,
+        allowed_bytes=allowed_bytes,
         dtype_bytes=BF16,
         page_size=page_size,
     )
@@ -126,45 +129,43 @@ def test_automatic_pool_holds_the_longest_rows_in_whole_pages(official: ModelCon
     assert pool(official, max_num_seqs=3, max_rows=1) == 3 * 130 * 22 * MIB
 
 
-def test_automatic_pool_is_capped_by_the_utilised_share(official: ModelConfig) -> None:
-    # Half of 3 GiB is 69.8 pages.
-    assert pool(official, free_bytes=3 * GIB, utilization=0.5) == 69 * 22 * MIB
+def test_automatic_pool_is_capped_by_what_is_allowed(official: ModelConfig) -> None:
+    # 1.5 GiB are 69.8 pages.
+    assert pool(official, allowed_bytes=3 * GIB // 2) == 69 * 22 * MIB
 
 
-@pytest.mark.parametrize("free_bytes", [-5, 0, 22 * MIB])
+@pytest.mark.parametrize("allowed_bytes", [-5, 0, 22 * MIB - 1])
 def test_automatic_pool_without_room_for_a_page_is_empty(
-    official: ModelConfig, free_bytes: int
+    official: ModelConfig, allowed_bytes: int
 ) -> None:
-    assert pool(official, free_bytes=free_bytes) == 0
+    assert pool(official, allowed_bytes=allowed_bytes) == 0
 
 
 @given(
     max_num_seqs=st.integers(1, 8),
     max_rows=st.integers(1, 4),
-    free_bytes=st.integers(0, 1 << 42),
-    utilization=st.floats(0.01, 1.0),
+    allowed_bytes=st.integers(0, 1 << 42),
     page_size=st.integers(1, 30_000),
 )
 def test_automatic_pool_never_exceeds_either_bound(
-    max_num_seqs: int, max_rows: int, free_bytes: int, utilization: float, page_size: int
+    max_num_seqs: int, max_rows: int, allowed_bytes: int, page_size: int
 ) -> None:
-    raw = json.loads(Path(__file__).with_name("official_config.json").read_text())
+    raw = json.loads(PUBLISHED_CONFIG.read_text())
     model = parse_model_config(raw)
     got = pool(
         model,
         max_num_seqs=max_num_seqs,
         max_rows=max_rows,
-        free_bytes=free_bytes,
-        utilization=utilization,
+        allowed_bytes=allowed_bytes,
         page_size=page_size,
     )
     page = page_bytes(kv_token_bytes(model, BF16), page_size)
     wanted = max_num_seqs * max_rows * num_pages(22800, page_size) * page
     assert got % page == 0
     assert got <= wanted
-    assert got <= free_bytes * utilization
+    assert got <= allowed_bytes
     # It is as large as the bounds let it be.
-    assert got == wanted or got + page > free_bytes * utilization - 1
+    assert got == wanted or got + page > allowed_bytes
 
 
 def test_weights_of_the_golden_checkpoint_against_its_files(

@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from kit.errors import CheckpointError
-from kit.modelspec.config import ModelConfig, load_model_config, parse_model_config
+from kit.modelspec.config import (
+    PUBLISHED_CONFIG,
+    ModelConfig,
+    load_model_config,
+    parse_model_config,
+)
 from kit.modelspec.files import CheckpointFiles, TensorEntry
 from kit.modelspec.tensors import LAYER_PARTS, check_tensors, expected_tensors
 
@@ -22,7 +27,7 @@ WTE = "model.wte.weight"
 @pytest.fixture(scope="module")
 def official() -> ModelConfig:
     """The released base model's dimensions."""
-    raw = json.loads(Path(__file__).with_name("official_config.json").read_text())
+    raw = json.loads(PUBLISHED_CONFIG.read_text())
     return parse_model_config(raw)
 
 

@@ -42,9 +42,9 @@ def test_noise_of_a_seed_is_the_references() -> None:
 
 def test_guidance_moves_away_from_the_unconditional_row() -> None:
     rows = torch.randn(2, 3, 4, 5)
-    seen = guide(rows, 5.0)
+    seen = guide(rows, torch.tensor(5.0))
     torch.testing.assert_close(seen[0], rows[1] + 5 * (rows[0] - rows[1]))
-    assert torch.equal(guide(rows[:1], 5.0), rows[:1])
+    assert torch.equal(guide(rows[:1], torch.tensor(5.0)), rows[:1])
 
 
 @pytest.mark.parametrize(("scale", "rows"), [(0.0, 1), (1.0, 1), (1.0001, 2), (5.0, 2)])

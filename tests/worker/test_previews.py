@@ -29,6 +29,7 @@ def runner(checkpoint: Path) -> ModelRunner:
             model_path=str(checkpoint),
             device="cpu",
             dtype="float32",
+            vae_dtype="float32",
             kv_mode="dense_legacy",
             attention_backend="FLASH_ATTN",
             page_size=None,

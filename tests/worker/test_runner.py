@@ -31,6 +31,7 @@ def make_runner(checkpoint: Path, mode: str, dtype: str = "float32") -> ModelRun
             model_path=str(checkpoint),
             device="cpu",
             dtype=dtype,  # type: ignore[arg-type]
+            vae_dtype="float32",
             kv_mode=mode,  # type: ignore[arg-type]
             attention_backend="FLASH_ATTN",
             page_size=PAGE_SIZE if paged else None,

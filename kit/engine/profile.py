@@ -1,0 +1,112 @@
+"""Before a card takes requests: run the largest one, and compare its peak with what is allowed."""
+
+from __future__ import annotations
+
+from kit.config.deploy import DeployConfig, value_of
+from kit.engine.startup import StartPlan
+from kit.errors import ConfigError, WorkerError
+from kit.executor.inline import InlineExecutor
+from kit.messages import RunRequest
+from kit.modelspec.config import ModelConfig
+from kit.modelspec.footprint import longest_row, most_rows
+from kit.platforms.cuda import CudaPlatform
+from kit.request import ResolvedSampling
+from kit.telemetry.log import get_logger
+from kit.tokenizer.buckets import Bucket
+from kit.tokenizer.layout import Layout, Rows
+
+_GIB = 2**30
+_REQUEST_ID = "start-profile"
+_NUM_STEPS = 2
+"""A first step and a later one."""
+
+logger = get_logger("engine")
+
+
+def profile_largest(
+    executor: InlineExecutor,
+    plan: StartPlan,
+    model: ModelConfig,
+    largest: Bucket,
+    config: DeployConfig,
+) -> None:
+    """Run the largest request that the deployment admits, on a card; nothing on the CPU.
+
+    It also compiles kernels and captures its graph, so the first request does not wait for them.
+    Raises ConfigError with the numbers when it does not fit, whoever set the size of the pool.
+    """
+    if executor.info.device == "cpu":
+        return
+    request = largest_request(model, largest, plan)
+    if request is None:
+        logger.warning(
+            "the page pool holds no request of the largest size, %s: nothing was profiled", largest
+        )
+        return
+    pool = "kv_cache_memory_bytes" if config.stage.kv_cache_memory_bytes else "page pool"
+    total = CudaPlatform(config.stage.device_ids[0]).total_memory_bytes
+    allowed = int(total * config.stage.gpu_memory_utilization)
+    try:
+        result = executor.run(request, lambda _: None, lambda: False)
+    except WorkerError as error:
+        raise _refusal(config, f"the largest request did not run: {error}") from error
+    finally:
+        if plan.kv is not None and request.allocation is not None:
+            plan.kv.release(request.allocation)
+    layout, peak = request.rows.layout, result.peak_memory_bytes
+    logger.info(
+        "profile: %s, %d rows of %d tokens: peak %.2f GiB, %s %.2f GiB, allowed %.2f of %.2f GiB",
+        largest,
+        request.rows.num_rows,
+        layout.kv_len,
+        peak / _GIB,
+        pool,
+        executor.info.pool_bytes / _GIB,
+        allowed / _GIB,
+        total / _GIB,
+    )
+    if peak > allowed:
+        raise _refusal(
+            config,
+            f"the largest request, {largest} with {request.rows.num_rows} rows, took {peak} bytes, "
+            f"the page pool of {executor.info.pool_bytes} included, and {allowed} are allowed",
+        )
+
+
+def largest_request(model: ModelConfig, largest: Bucket, plan: StartPlan) -> RunRequest | None:
+    """Build the request with the most tokens; None if the pool holds not even a short prompt's."""
+    factor = model.vae_downsample_factor
+    grid = (largest.height // factor, largest.width // factor)
+    num_rows, target = most_rows(model), model.num_special + grid[0] * grid[1]
+    row = longest_row(model)
+    if plan.kv is not None:
+        num_rows = min(num_rows, plan.kv.max_rows_per_request)
+        row = min(row, plan.kv.largest_num_tokens(num_rows))
+    if row <= target:
+        return None
+    layout = Layout(row - target, model.num_special, grid, tail_len=1)
+    allocation = None
+    if plan.kv is not None:
+        allocation = plan.kv.reserve(_REQUEST_ID, num_rows, layout.kv_len)
+        assert allocation is not None, "the pool is empty and large enough"
+    return RunRequest(
+        _REQUEST_ID,
+        Rows(layout, ((0,) * layout.seq_len,) * num_rows),
+        ResolvedSampling(largest.height, largest.width, _NUM_STEPS, 5.0, 3.0, 0),
+        allocation,
+        None,
+    )
+
+
+def _refusal(config: DeployConfig, reason: str) -> ConfigError:
+    name = "kv_cache_memory_bytes"
+    if config.stage.kv_cache_memory_bytes is None:
+        name = "gpu_memory_utilization"
+    dotted = f"stage.{name}"
+    return ConfigError(
+        name,
+        reason,
+        value=value_of(config, dotted),
+        source=config.provenance[dotted],
+        remedy="lower kv_cache_memory_bytes, raise gpu_memory_utilization, or use more ranks",
+    )

@@ -1,0 +1,87 @@
+"""One denoising step as a function of tensors, so that it can be run or replayed from a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from kit.attention.base import StepKV
+from kit.attention.rotary import Rotary
+from kit.model.transformer import HunyuanImage3
+from kit.pipeline.guidance import guide
+from kit.pipeline.schedule import euler_step
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """What changes from step to step and from request to request, all float32 on the device."""
+
+    latents: Tensor
+    """[1, C, h, w]."""
+
+    sigma: Tensor
+    """[], the noise level here."""
+
+    next_sigma: Tensor
+    """[], the noise level after the step."""
+
+    guidance_scale: Tensor
+    """[], of classifier-free guidance."""
+
+    timestep: Tensor
+    """Sinusoid [1, 256] of sigma * 1000."""
+
+    guidance: Tensor | None
+    """Sinusoid [1, 256] of the <guidance> token's value; None for models without the token."""
+
+    timestep_r: Tensor | None
+    """Sinusoid [1, 256] of next_sigma * 1000; None for models without the token."""
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield the tensors that are there, in the order of the fields."""
+        for field in fields(self):
+            if (tensor := getattr(self, field.name)) is not None:
+                yield tensor
+
+
+@dataclass(frozen=True)
+class StepOutputs:
+    """What a step computes, float32."""
+
+    prediction: Tensor
+    """[B, C, h, w], each row's velocity."""
+
+    velocity: Tensor
+    """[1, C, h, w], guided."""
+
+    latents: Tensor
+    """[1, C, h, w], after the step."""
+
+
+def denoise_step(
+    model: HunyuanImage3,
+    kv: StepKV,
+    rotary: Rotary,
+    inputs: StepInputs,
+    *,
+    num_rows: int,
+    prefix_ids: Tensor | None,
+) -> StepOutputs:
+    """Run one step of `num_rows` rows; writes their keys and values to `kv`.
+
+    prefix_ids int64 [B, P] in the first step, which runs the whole sequence; None in later ones,
+    which run the target only. Never waits for the device.
+    """
+    target = model.embed_target(inputs.latents, inputs.timestep, inputs.guidance, inputs.timestep_r)
+    embeds = target.expand(num_rows, -1, -1)
+    if prefix_ids is not None:
+        embeds = torch.cat((model.embed_tokens(prefix_ids), embeds), dim=1)
+    hidden = model(embeds, rotary, kv)
+    h, w = inputs.latents.shape[-2:]
+    prediction = model.predict(hidden[:, -h * w :], inputs.timestep, (h, w))
+    velocity = guide(prediction, inputs.guidance_scale)
+    latents = euler_step(inputs.latents, velocity, inputs.sigma, inputs.next_sigma)
+    return StepOutputs(prediction, velocity, latents)

@@ -1,0 +1,130 @@
+"""The Triton kernels on a card against plain torch operations; run where there is one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from kit.attention.rotary import QKNorm, Rotary, prepare_qkv
+from kit.attention.rotary import rms_norm as plain_rms_norm
+from kit.model.fused import use_fused_kernels
+from kit.model.moe import MoE, Router
+
+pytestmark = pytest.mark.cuda
+
+CUDA = torch.device("cuda")
+POISON = 12345.0
+
+
+@pytest.fixture
+def draw() -> torch.Generator:
+    # Fresh numbers in every run: the kernels compute the same function of any input.
+    return torch.Generator(CUDA).manual_seed(torch.seed() % 2**31)
+
+
+def normal(draw: torch.Generator, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.randn(shape, generator=draw, device=CUDA).to(dtype)
+
+
+def relative(seen: Tensor, wanted: Tensor) -> float:
+    return float((seen.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("kv_heads", "group", "head_dim"), [(8, 4, 128), (4, 2, 64), (2, 2, 32)])
+def test_the_fused_write_is_rotation_norm_and_scatter(
+    draw: torch.Generator, dtype: torch.dtype, kv_heads: int, group: int, head_dim: int
+) -> None:
+    from kit.kernels.qkv_write import write_qkv
+
+    rows, tokens, num_slots = 2, 77, 400
+    qkv = normal(draw, rows, tokens, kv_heads, group + 2, head_dim, dtype=dtype)
+    angles = (100 * normal(draw, tokens, head_dim // 2, dtype=torch.float32)).repeat(1, 2)
+    rotary = Rotary(angles.cos(), angles.sin())
+    norm = QKNorm(normal(draw, head_dim, dtype=dtype), normal(draw, head_dim, dtype=dtype), 1e-5)
+    slots = torch.randperm(num_slots, generator=draw, device=CUDA)[: rows * tokens]
+    keys = torch.full((num_slots, kv_heads, head_dim), POISON, device=CUDA, dtype=dtype)
+    values = torch.full_like(keys, POISON)
+    q = write_qkv(
+        qkv,
+        rotary.cos,
+        rotary.sin,
+        norm.query_weight,
+        norm.key_weight,
+        norm.eps,
+        slots,
+        keys,
+        values,
+    )
+    wanted = prepare_qkv(qkv, rotary, norm)
+    limit = 1e-6 if dtype == torch.float32 else 2e-3
+    assert relative(q, wanted[0]) < limit
+    assert relative(keys[slots], wanted[1].flatten(0, 1)) < limit
+    assert torch.equal(values[slots], wanted[2].flatten(0, 1))
+    others = torch.ones(num_slots, dtype=torch.bool, device=CUDA)
+    others[slots] = False
+    assert (keys[others] == keys.new_tensor(POISON)).all()
+    assert (values[others] == values.new_tensor(POISON)).all()
+
+
+@pytest.mark.parametrize("dim", [4096, 256, 96])
+def test_rms_norm(draw: torch.Generator, dim: int) -> None:
+    from kit.kernels.norm import rms_norm
+
+    x, weight = 30 * normal(draw, 3, 50, dim), normal(draw, dim)
+    assert relative(rms_norm(x, weight, 1e-5), plain_rms_norm(x, weight, 1e-5)) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("hidden", "num_experts", "top_k"), [(4096, 64, 8), (256, 8, 2), (96, 8, 2)]
+)
+def test_routing_is_that_of_float32(
+    draw: torch.Generator, hidden: int, num_experts: int, top_k: int
+) -> None:
+    from kit.kernels.experts import route
+
+    router = Router(hidden, num_experts, top_k).to(CUDA)
+    tokens = normal(draw, 3001, hidden)
+    weights, indices = route(tokens, router.wg.weight, top_k)
+    logits = tokens.double() @ router.wg.weight.double().T
+    odds, wanted = logits.softmax(-1).topk(top_k + 1)
+    # Two experts that are as good as equal may change places; their weights are equal then.
+    clear = (odds[:, :-1] - odds[:, 1:]).min(-1).values > 1e-6
+    assert clear.float().mean() > 0.98
+    assert torch.equal(indices[clear].long(), wanted[clear, :top_k])
+    kept = odds[:, :top_k]
+    assert (weights - kept / kept.sum(-1, keepdim=True)).abs().max() < 1e-5
+
+
+def test_pairs_are_sorted_by_expert_in_token_order(draw: torch.Generator) -> None:
+    from kit.kernels.experts import place
+
+    indices = torch.rand(5003, 7, generator=draw, device=CUDA).argsort(-1)[:, :3].int()
+    places, ends = place(indices, 9)  # experts 7 and 8 get nothing
+    pairs = indices.flatten().long()
+    order = pairs.argsort(stable=True)
+    assert torch.equal(places.flatten().long()[order], torch.arange(len(pairs), device=CUDA))
+    assert torch.equal(ends.long(), pairs.bincount(minlength=9).cumsum(0))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "width", "num_experts", "top_k"), [(4096, 3072, 64, 8), (256, 64, 8, 2)]
+)
+@torch.inference_mode()
+def test_the_expert_layer_is_that_of_the_loop(
+    draw: torch.Generator, hidden: int, width: int, num_experts: int, top_k: int
+) -> None:
+    with CUDA:
+        layer = MoE(hidden, width, num_experts, top_k, num_shared=1)
+    for parameter in layer.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=draw, device=CUDA))
+        parameter.mul_(parameter.shape[-1] ** -0.5)
+    layer.to(torch.bfloat16).gate.float()
+    x = normal(draw, 2, 700, hidden)
+    loop = layer(x)
+    use_fused_kernels(layer, CUDA, torch.bfloat16)
+    assert layer.fused
+    assert relative(layer(x), loop) < 1e-2
+    use_fused_kernels(layer, CUDA, torch.float32)
+    assert not layer.fused
