@@ -61,14 +61,8 @@ def plan_worker(
         compute_capability=platform.compute_capability,
     )
     use_graphs = platform.name == "cuda" and not stage.enforce_eager
-    if use_graphs and dtype != "bfloat16":
-        raise ConfigError(
-            "enforce_eager",
-            f"graphs need dtype bfloat16: in {dtype} the expert layers wait for the host",
-            value=False,
-            source=config.provenance["stage.enforce_eager"],
-            remedy="set it to true, or dtype to bfloat16",
-        )
+    if use_graphs:
+        _check_graphs(config, dtype)
     vae_dtype: Literal["float32", "float16"] = (
         "float16" if platform.name == "cuda" and dtype == "bfloat16" else "float32"
     )
@@ -104,6 +98,24 @@ def plan_worker(
         use_graphs=use_graphs,
     )
     return StartPlan(worker, kv)
+
+
+def _check_graphs(config: DeployConfig, dtype: str) -> None:
+    backend, problem, other = config.stage.diffusion_attention_backend, "", ""
+    if dtype != "bfloat16":
+        problem = f"graphs need dtype bfloat16: in {dtype} the expert layers wait for the host"
+        other = "dtype to bfloat16"
+    elif backend != "FLASH_ATTN":
+        problem = f"graphs need FLASH_ATTN: {backend} has other masks for every prompt length"
+        other = "diffusion_attention_backend to FLASH_ATTN"
+    if problem:
+        raise ConfigError(
+            "enforce_eager",
+            problem,
+            value=False,
+            source=config.provenance["stage.enforce_eager"],
+            remedy=f"set it to true, or {other}",
+        )
 
 
 def log_start(folder: Path, config: DeployConfig, plan: StartPlan, info: WorkerInfo) -> None:

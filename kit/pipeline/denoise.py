@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kit.attention.base import RequestKV
+from kit.attention.base import RequestKV, StepKV
 from kit.attention.plan import StepPlan, plan_step
 from kit.attention.rotary import Rotary
 from kit.messages import RunRequest
@@ -81,6 +81,16 @@ class DenoiseLoop:
     @property
     def finished(self) -> bool:
         return self.step_index == self.num_steps
+
+    @property
+    def later_kv(self) -> StepKV:
+        """What later steps write to and read from."""
+        return self._kv_later
+
+    @property
+    def num_target_tokens(self) -> int:
+        """Tokens of a row that a later step computes."""
+        return self._later.num_tokens
 
     def step(self) -> int:
         """Advance the latents by one step; returns key/value tokens written, all rows together."""

@@ -83,6 +83,7 @@ def test_a_replayed_step_has_the_bits_of_an_eager_one(tmp_path: Path) -> None:
 def test_a_second_request_of_a_shape_captures_nothing(
     mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", logger="kit")
     with engine(mode, enforce_eager=False) as started:
         started.generate(request())
         caplog.clear()

@@ -1,0 +1,146 @@
+"""The published model's width on a card: random weights, one synthetic request, event timing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kit.attention.registry import create_backend
+from kit.config.deploy import KVMode
+from kit.kv.allocation import KVAllocation
+from kit.messages import RunRequest
+from kit.model.fused import use_fused_kernels
+from kit.model.moe import Router
+from kit.model.norm import RMSNorm
+from kit.model.transformer import HunyuanImage3
+from kit.modelspec.config import PUBLISHED_CONFIG, ModelConfig, parse_model_config
+from kit.pipeline.denoise import DenoiseLoop
+from kit.pipeline.graphs import StepGraphs
+from kit.request import ResolvedSampling
+from kit.tokenizer.layout import Layout, Rows
+
+NUM_ROWS = 2
+
+
+def published_config(num_layers: int) -> ModelConfig:
+    """Return the published shape with so many layers."""
+    raw: dict[str, Any] = json.loads(PUBLISHED_CONFIG.read_text())
+    return parse_model_config({**raw, "num_hidden_layers": num_layers})
+
+
+def random_model(config: ModelConfig, device: torch.device) -> HunyuanImage3:
+    """Make a bfloat16 denoiser on the card; every matrix keeps the scale of what it multiplies."""
+    with torch.device("meta"):
+        model = HunyuanImage3(config)
+    model.to(torch.bfloat16).requires_grad_(False).eval()
+    for part in model.modules():
+        if isinstance(part, Router):
+            part.float()
+    model.to_empty(device=device)
+    for part in model.modules():
+        for name, weight in part.named_parameters(recurse=False):
+            if isinstance(part, RMSNorm | nn.GroupNorm):
+                weight.fill_(1.0 if name == "weight" else 0.0)
+            elif weight.dim() == 1:
+                weight.zero_()
+            else:
+                fan_in = weight[0].numel() if weight.dim() == 4 else weight.shape[-1]
+                weight.normal_(std=fan_in**-0.5)
+    use_fused_kernels(model, device, torch.bfloat16)
+    return model
+
+
+def make_loop(
+    model: HunyuanImage3, kv_mode: KVMode, layout: Layout, *, page_size: int, num_steps: int
+) -> DenoiseLoop:
+    """Prepare a request of two rows in shuffled pages or in contiguous rows, replayed by graphs."""
+    device = model.device
+    paged = kv_mode == "paged_scheduler"
+    pages_per_row = -(-layout.kv_len // page_size)
+    allocation = None
+    if paged:
+        order = torch.randperm(NUM_ROWS * pages_per_row).tolist()
+        tables = tuple(
+            tuple(order[row * pages_per_row : (row + 1) * pages_per_row]) for row in range(NUM_ROWS)
+        )
+        allocation = KVAllocation("bench", 1, tables, layout.kv_len, page_size)
+    backend = create_backend(
+        device=device,
+        kv_mode=kv_mode,
+        name="FLASH_ATTN",
+        model=model.config,
+        dtype=torch.bfloat16,
+        page_size=page_size if paged else None,
+        num_pages=NUM_ROWS * pages_per_row if paged else 0,
+        fixed_addresses=True,
+    )
+    height, width = (16 * side for side in layout.grid)
+    run = RunRequest(
+        "bench",
+        Rows(layout, (tuple(range(1, layout.seq_len + 1)),) * NUM_ROWS),
+        ResolvedSampling(height, width, num_steps, 5.0, 3.0, 1),
+        allocation,
+        None,
+    )
+    request = backend.open(layout, NUM_ROWS, allocation)
+    return DenoiseLoop(model, request, run, None, StepGraphs(model))
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Return the seconds that the card takes for a call, by its own events."""
+    start, end = (
+        torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        for _ in range(2)
+    )
+    start.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1000
+
+
+def matmul_flops(device: torch.device, side: int = 8192, repeats: int = 10) -> Callable[[], float]:
+    """Return a measurement of the card's bfloat16 matrix products, in FLOP/s."""
+    a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
+    out = torch.empty_like(a)
+
+    def product() -> None:
+        for _ in range(repeats):
+            torch.matmul(a, b, out=out)
+
+    return lambda: repeats * 2 * side**3 / seconds(product)
+
+
+def layer_flops(config: ModelConfig, layout: Layout) -> int:
+    """Count the multiply-adds, as two operations each, of one decoder layer in a later step."""
+    tokens = NUM_ROWS * (layout.num_special + layout.num_image)
+    hidden, q_dim = config.hidden_size, config.num_attention_heads * config.attention_head_dim
+    weights = hidden * (config.qkv_dim + q_dim) + hidden * config.num_experts[0]
+    experts = config.moe_topk[0] + config.num_shared_expert[0]
+    weights += 3 * hidden * config.moe_intermediate_size[0] * experts
+    attention = 2 * NUM_ROWS * layout.num_image * layout.kv_len * q_dim
+    return 2 * (tokens * weights + attention)
+
+
+def attention_of(loop: DenoiseLoop, model: HunyuanImage3) -> tuple[Callable[[], Tensor], Tensor]:
+    """Return the replay of one layer's attention read in a later step, and its output."""
+    kv, config = loop.later_kv, model.config
+    target = loop.num_target_tokens
+    shape = (NUM_ROWS, target, config.num_attention_heads, config.attention_head_dim)
+    generator = torch.Generator(model.device).manual_seed(5)
+    q = torch.randn(shape, generator=generator, device=model.device).to(torch.bfloat16)
+    for _ in range(2):
+        out = kv.attend(0, q)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = kv.attend(0, q)
+
+    def replay() -> Tensor:
+        graph.replay()
+        return out
+
+    return replay, out

@@ -1,0 +1,109 @@
+"""A later step at the published width on a card: paged against dense_legacy, both replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from pydantic import JsonValue
+
+from bench.cuda_model import (
+    attention_of,
+    layer_flops,
+    make_loop,
+    matmul_flops,
+    published_config,
+    random_model,
+    seconds,
+)
+from bench.records import EqualityCheck, Measurement, Record
+from bench.registry import Context
+from kit.config.deploy import KVMode
+from kit.errors import UnsupportedError
+from kit.tokenizer.layout import Layout
+
+NUM_LAYERS = 8
+PREFIX_LENGTHS = (100, 1000, 6000)
+GRID = (64, 64)
+PAGE_SIZE = 176
+NUM_COMPARED_STEPS = 20
+ATTENTION_REPLAYS = 20
+MODES: dict[str, KVMode] = {"baseline": "dense_legacy", "candidate": "paged_scheduler"}
+
+
+@torch.inference_mode()
+def run(context: Context) -> Record:
+    """Compare latents over 20 steps, then time steps and attention reads in turn."""
+    if not torch.cuda.is_available():
+        raise UnsupportedError("this workload needs an NVIDIA card; there is none here")
+    device = torch.device("cuda", 0)
+    config = published_config(NUM_LAYERS)
+    model = random_model(config, device)
+    ceiling = matmul_flops(device)
+    ceiling()
+    difference = 0.0
+    rows: dict[str, list[dict[str, float]]] = {
+        side: [{} for _ in range(context.repeats)] for side in MODES
+    }
+    flops: dict[str, JsonValue] = {}
+    for prefix_len in PREFIX_LENGTHS:
+        layout = Layout(prefix_len, config.num_special, GRID, tail_len=1)
+        flops[str(prefix_len)] = layer_flops(config, layout)
+        loops = {
+            side: make_loop(
+                model,
+                mode,
+                layout,
+                page_size=PAGE_SIZE,
+                num_steps=NUM_COMPARED_STEPS + context.repeats,
+            )
+            for side, mode in MODES.items()
+        }
+        for _ in range(NUM_COMPARED_STEPS):
+            for loop in loops.values():
+                loop.step()
+            a, b = (loop.latents for loop in loops.values())
+            difference = max(difference, float((a - b).abs().max()))
+            assert bool(torch.isfinite(a).all()), "random weights keep the latents finite"
+        reads = {side: attention_of(loop, model)[0] for side, loop in loops.items()}
+        for repeat in range(context.repeats):
+            for side, loop in loops.items():
+                row = rows[side][repeat]
+                row[f"matmul_flops_{prefix_len}"] = ceiling()
+                row[f"step_{prefix_len}_s"] = seconds(loop.step)
+                row[f"attention_{prefix_len}_s"] = (
+                    seconds(partial(_repeat, reads[side])) / ATTENTION_REPLAYS
+                )
+        del loops, reads, loop, a, b
+    columns = [f"{part}_{p}" for part in ("step", "attention") for p in PREFIX_LENGTHS]
+    return context.record(
+        parameters={
+            "num_layers": NUM_LAYERS,
+            "num_rows": 2,
+            "grid": list(GRID),
+            "prefix_lengths": list(PREFIX_LENGTHS),
+            "page_size": PAGE_SIZE,
+            "page_tables": "shuffled",
+            "dtype": "bfloat16",
+            "weights": "random",
+            "compared_steps": NUM_COMPARED_STEPS,
+            "attention_replays": ATTENTION_REPLAYS,
+            "flops_of_a_layer": flops,
+            "order": "baseline, candidate, alternating",
+        },
+        equality=EqualityCheck(
+            compared="latents of 20 steps at every prefix length, largest absolute difference",
+            limit=0,
+            seen=difference,
+            equal=difference == 0,
+        ),
+        baseline=Measurement("dense_legacy, FLASH_ATTN, graphs", tuple(rows["baseline"])),
+        candidate=Measurement("paged_scheduler, FLASH_ATTN, graphs", tuple(rows["candidate"])),
+        ratios={name: (f"candidate.{name}_s", f"baseline.{name}_s") for name in columns},
+    )
+
+
+def _repeat(read: Callable[[], object]) -> None:
+    for _ in range(ATTENTION_REPLAYS):
+        read()
