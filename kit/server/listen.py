@@ -40,3 +40,11 @@ def open_listener(host: str, port: int) -> socket.socket:
             reason = f"cannot be listened on at {host}: {error.strerror}"
             remedy = "choose an address of this machine and a port that you may use"
         raise ConfigError("--port", reason, value=port, source=_SOURCE, remedy=remedy) from error
+
+
+def shown_url(listener: socket.socket) -> str:
+    """Return a URL that a browser on this machine can open."""
+    host, port = listener.getsockname()[:2]
+    if host in ("127.0.0.1", "0.0.0.0", "::", "::1"):
+        host = "localhost"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
