@@ -50,22 +50,34 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def demo(args: argparse.Namespace, *, say: Say, note: Say) -> int:
     """Serve the page until a signal comes; `say` gets its URL, `note` what servers log."""
     _check(args)
-    listener = open_listener(args.host, args.port)
-    configure_logging()
-    children: list[Child] = []
-    # Until the page runs and has handlers of its own: what ends this must end the servers, too.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    try:
-        servers = _servers(args, children, note)
-        # Not above: Gradio takes seconds to import, in which the servers load.
-        from kit.demo.run import serve_page
+    port = DEFAULT_SERVER_PORT if args.server_port is None else args.server_port
+    ports = _free_ports(port) if args.server is None else None
+    with open_listener(args.host, args.port) as listener:
+        configure_logging()
+        # Until the page runs and has handlers of its own: what ends this must end the servers, too.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler)
+        children: list[Child] = []
+        try:
+            servers = _servers(args, ports, children, note)
+            # Not above: Gradio takes seconds to import, in which the servers load.
+            from kit.demo.run import serve_page
 
-        url = shown_url(listener)
-        serve_page(servers, listener, on_open=lambda: say(f"the page: {url} (Ctrl-C stops it)"))
-    finally:
-        stop(children)
+            url = shown_url(listener)
+            serve_page(servers, listener, on_open=lambda: say(f"the page: {url} (Ctrl-C stops it)"))
+        finally:
+            stop(children)
     return 0
+
+
+def compare_notice(free_bytes: int) -> str:
+    """Say why no second server is started; empty when memory allows one."""
+    if free_bytes >= 2 * SERVER_BYTES:
+        return ""
+    return (
+        f"Compare is hidden: two servers want {2 * SERVER_BYTES / 2**30:.1f} GiB of memory, "
+        f"{free_bytes / 2**30:.1f} GiB are free."
+    )
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -86,25 +98,21 @@ def _check(args: argparse.Namespace) -> None:
             raise _refusal(flag, "is no URL of a server", url, "write it as http://localhost:8091")
 
 
-def _servers(args: argparse.Namespace, children: list[Child], note: Say) -> Servers:
-    """Return the servers of the command line, or start some; `children` gets those."""
+def _servers(
+    args: argparse.Namespace, ports: tuple[int, int] | None, children: list[Child], note: Say
+) -> Servers:
+    """Return the servers of the command line, or start some at `ports`; `children` gets those."""
     from kit.demo.desk import Servers
 
     key = os.environ.get(API_KEY_VARIABLE) or None
-    if args.server is not None:
+    if ports is None:
         return Servers(args.server, args.compare_server, key)
-    port = DEFAULT_SERVER_PORT if args.server_port is None else args.server_port
-    first, second = _free_ports(port)
-    free = CpuPlatform().free_memory_bytes()
-    children.append(start("paged", first, PAGED, note))
-    if free < 2 * SERVER_BYTES:
-        notice = (
-            f"Compare is hidden: a second server wants {SERVER_BYTES / 2**30:.1f} GiB of memory "
-            f"beside the first, and {free / 2**30:.1f} GiB are free for both."
-        )
+    notice = compare_notice(CpuPlatform().free_memory_bytes())
+    children.append(start("paged", ports[0], PAGED, note))
+    if notice:
         note(f"note: {notice}")
         return Servers(children[0].url, None, key, notice)
-    children.append(start("dense", second, DENSE, note))
+    children.append(start("dense", ports[1], DENSE, note))
     return Servers(children[0].url, children[1].url, key)
 
 
