@@ -2,7 +2,7 @@
 
 PYTHON    ?= python3
 VENV      := .venv
-DEMO_PORT ?= 8091
+DEMO_PORT ?= 7860
 # A build of torch once installed (make install TORCH=torch==2.14.1) stays until another is named.
 INSTALLED_TORCH := $(shell cat $(VENV)/.install 2>/dev/null)
 TORCH     ?= $(or $(INSTALLED_TORCH),torch==2.13.0)
@@ -22,8 +22,8 @@ help: ## list the commands
 
 install: $(VENV)/.install ## create .venv with what serves, generates and shows (PYTHON=, TORCH=, TORCH_INDEX=)
 
-demo: install ## serve the shipped checkpoint with paged KV (DEMO_PORT=)
-	@$(BIN)/kit serve --deploy-config configs/deploy/hunyuan_image3_paged.yaml --port $(DEMO_PORT)
+demo: install ## two servers on the shipped checkpoint and a page that shows them (DEMO_PORT=)
+	@$(BIN)/kit demo --port $(DEMO_PORT)
 
 test: check ## what every change must pass: at most 10 minutes on 2 cores
 	@OMP_NUM_THREADS=1 $(TIER) short -n 2 -m "not long and not cuda"

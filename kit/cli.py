@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kit.commands.demo import add_flags as add_demo_flags
+from kit.commands.demo import demo
 from kit.commands.deployment import model_folder, resolve, show
 from kit.commands.output import check_writable
 from kit.commands.serve import add_flags as add_serve_flags
@@ -49,6 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_generate(commands)
     _add_replay(commands)
     _add_serve(commands)
+    _add_demo(commands)
     _add_fetch(commands)
     _add_config(commands)
     _add_doctor(commands)
@@ -156,6 +159,12 @@ def _add_serve(commands: Any) -> None:
     _add_dry_run(parser)
 
 
+def _add_demo(commands: Any) -> None:
+    parser = commands.add_parser("demo", help="show a page in the browser that draws and compares")
+    parser.set_defaults(run=_demo)
+    add_demo_flags(parser)
+
+
 def _add_config(commands: Any) -> None:
     parser = commands.add_parser("config", help="print the resolved deployment with sources")
     parser.set_defaults(run=_config)
@@ -210,6 +219,10 @@ def _serve(args: argparse.Namespace) -> int:
         return _print_config(model, config)
 
     return serve(args, model, config, note=_note)
+
+
+def _demo(args: argparse.Namespace) -> int:
+    return demo(args, say=lambda line: print(line, flush=True), note=_note)
 
 
 def _config(args: argparse.Namespace) -> int:

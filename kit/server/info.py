@@ -24,6 +24,7 @@ from kit.server.fields import MAX_IMAGES, MAX_PROMPT_CHARS, MAX_TEXT_CHARS, NotS
 from kit.server.protocol import ChatCompletionBody, ImageEditForm
 from kit.server.settings import ServerSettings
 from kit.telemetry.environment import PACKAGES, package_versions
+from kit.tokenizer.buckets import Bucket
 
 
 class Setting(BaseModel):
@@ -66,6 +67,8 @@ class Size(BaseModel):
     size: str
     width: int
     height: int
+    target_tokens: int
+    """Of one row: what every step writes anew."""
 
 
 class Info(BaseModel):
@@ -124,15 +127,24 @@ def install_info(app: FastAPI, engine: ImageEngine, settings: ServerSettings) ->
                 pool_bytes=worker.pool_bytes,
             ),
             deployment=_deployment(engine),
-            sizes=[
-                Size(size=str(size), width=size.width, height=size.height)
-                for size in engine.preprocessor.sizes
-            ],
+            sizes=[_size(engine, bucket) for bucket in engine.preprocessor.sizes],
             defaults=_defaults(engine, settings),
             limits=_limits(engine, settings),
             output_formats=list(IMAGE_FORMATS),
             not_supported=_not_supported(),
         )
+
+
+def _size(engine: ImageEngine, bucket: Bucket) -> Size:
+    model = engine.preprocessor.model
+    factor = model.vae_downsample_factor
+    num_image = bucket.height // factor * (bucket.width // factor)
+    return Size(
+        size=str(bucket),
+        width=bucket.width,
+        height=bucket.height,
+        target_tokens=model.num_special + num_image,
+    )
 
 
 def _deployment(engine: ImageEngine) -> dict[str, Setting]:

@@ -44,3 +44,11 @@ def open_listener(host: str, port: int) -> socket.socket:
     # those of create_server do not: each answer would wait 40 ms for the client's delayed ACK.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
+
+
+def shown_url(listener: socket.socket) -> str:
+    """Return a URL that a browser on this machine can open."""
+    host, port = listener.getsockname()[:2]
+    if host in ("127.0.0.1", "0.0.0.0", "::", "::1"):
+        host = "localhost"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -17,6 +17,7 @@ import uvicorn
 from kit.config.deploy import DeployConfig
 from kit.engine.engine import ImageEngine
 from kit.server.app import create_app
+from kit.server.listen import shown_url
 from kit.server.settings import ServerSettings
 from kit.telemetry.log import get_logger
 
@@ -53,7 +54,7 @@ def serve(
         )
     )
     logger.info(
-        "serving %s on %s (API: /docs, health: /health)", settings.name, _shown_url(listener)
+        "serving %s on %s (API: /docs, health: /health)", settings.name, shown_url(listener)
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     if not asyncio.run(_serve(engine, server, listener, shutdown_grace_s)):
@@ -129,11 +130,3 @@ def _start_in_thread(engine: ImageEngine) -> asyncio.Future[None]:
 
     threading.Thread(target=start, name="kit-start", daemon=True).start()
     return loaded
-
-
-def _shown_url(listener: socket.socket) -> str:
-    """Return a URL that a browser on this machine can open."""
-    host, port = listener.getsockname()[:2]
-    if host in ("127.0.0.1", "0.0.0.0", "::", "::1"):
-        host = "localhost"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

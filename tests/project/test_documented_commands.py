@@ -88,7 +88,7 @@ def documented_commands() -> list[tuple[str, str]]:
 
 
 def expand(recipe: str) -> str:
-    return recipe.replace("$(BIN)", ".venv/bin").replace("$(DEMO_PORT)", "8091")
+    return recipe.replace("$(BIN)", ".venv/bin").replace("$(DEMO_PORT)", "7860")
 
 
 def parser_of(program: str) -> argparse.ArgumentParser:

@@ -38,6 +38,16 @@ def test_defaults_are_those_of_a_request_that_says_nothing(api: TestClient) -> N
     }
 
 
+def test_sizes_tell_the_tokens_that_a_picture_of_each_writes(api: TestClient) -> None:
+    sizes = api.get("/v1/server/info").json()["sizes"]
+    largest, smallest = (pick(sizes, key=lambda size: size["target_tokens"]) for pick in (max, min))
+    assert largest["target_tokens"] > smallest["target_tokens"]
+    for size in (largest, smallest):
+        body = {"prompt": "a cat", "size": size["size"], "num_inference_steps": 1}
+        answer = api.post("/v1/images/generations", json=body).json()
+        assert answer["metrics"]["target_tokens"] == size["target_tokens"]
+
+
 def test_info_names_no_folder(api: TestClient, served: ImageEngine) -> None:
     text = api.get("/v1/server/info").text
     assert str(served.model_path) not in text

@@ -1,0 +1,144 @@
+"""`kit demo`: the page, around servers that run or that it starts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from kit.commands.output import Say
+from kit.commands.serve import API_KEY_VARIABLE
+from kit.demo.children import DENSE, PAGED, SERVER_BYTES, Child, start, stop
+from kit.errors import ConfigError
+from kit.platforms.cpu import CpuPlatform
+from kit.server.listen import open_listener, shown_url
+from kit.telemetry.log import configure_logging
+
+if TYPE_CHECKING:
+    from kit.demo.desk import Servers
+
+DEFAULT_PORT, DEFAULT_SERVER_PORT = 7860, 8091
+_SOURCE = "the command line"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the page."""
+    parser.add_argument("--host", default="127.0.0.1", help="address of the page (127.0.0.1)")
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help="of the page, 0 takes a free one (7860)"
+    )
+    parser.add_argument(
+        "--server",
+        metavar="URL",
+        help=f"a running server; a key is read from {API_KEY_VARIABLE} (without: two are started)",
+    )
+    parser.add_argument(
+        "--compare-server", metavar="URL", help="a second one, for Compare; needs --server"
+    )
+    parser.add_argument(
+        "--server-port",
+        type=int,
+        metavar="PORT",
+        help="of the server to start, the second one takes the next; 0 takes free ones (8091)",
+    )
+
+
+def demo(args: argparse.Namespace, *, say: Say, note: Say) -> int:
+    """Serve the page until a signal comes; `say` gets its URL, `note` what servers log."""
+    _check(args)
+    port = DEFAULT_SERVER_PORT if args.server_port is None else args.server_port
+    ports = _free_ports(port) if args.server is None else None
+    with open_listener(args.host, args.port) as listener:
+        configure_logging()
+        # Until the page runs and has handlers of its own: what ends this must end the servers, too.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler)
+        children: list[Child] = []
+        try:
+            servers = _servers(args, ports, children, note)
+            # Not above: Gradio takes seconds to import, in which the servers load.
+            from kit.demo.run import serve_page
+
+            url = shown_url(listener)
+            serve_page(servers, listener, on_open=lambda: say(f"the page: {url} (Ctrl-C stops it)"))
+        finally:
+            stop(children)
+    return 0
+
+
+def compare_notice(free_bytes: int) -> str:
+    """Say why no second server is started; empty when memory allows one."""
+    if free_bytes >= 2 * SERVER_BYTES:
+        return ""
+    return (
+        f"Compare is hidden: two servers want {2 * SERVER_BYTES / 2**30:.1f} GiB of memory, "
+        f"{free_bytes / 2**30:.1f} GiB are free."
+    )
+
+
+def _check(args: argparse.Namespace) -> None:
+    if find_spec("gradio") is None:
+        raise ConfigError(
+            "kit demo", "needs Gradio, which is not installed", remedy="install the extra `demo`"
+        )
+    if args.server is None and args.compare_server is not None:
+        raise _refusal(
+            "--compare-server", "stands alone", args.compare_server, "give --server, too"
+        )
+    if args.server is not None and args.server_port is not None:
+        raise _refusal(
+            "--server-port", "is for a server to start", args.server_port, "leave out --server"
+        )
+    for flag, url in (("--server", args.server), ("--compare-server", args.compare_server)):
+        if url is not None and not _is_url(url):
+            raise _refusal(flag, "is no URL of a server", url, "write it as http://localhost:8091")
+
+
+def _servers(
+    args: argparse.Namespace, ports: tuple[int, int] | None, children: list[Child], note: Say
+) -> Servers:
+    """Return the servers of the command line, or start some at `ports`; `children` gets those."""
+    from kit.demo.desk import Servers
+
+    key = os.environ.get(API_KEY_VARIABLE) or None
+    if ports is None:
+        return Servers(args.server, args.compare_server, key)
+    notice = compare_notice(CpuPlatform().free_memory_bytes())
+    children.append(start("paged", ports[0], PAGED, note))
+    if notice:
+        note(f"note: {notice}")
+        return Servers(children[0].url, None, key, notice)
+    children.append(start("dense", ports[1], DENSE, note))
+    return Servers(children[0].url, children[1].url, key)
+
+
+def _free_ports(first: int) -> tuple[int, int]:
+    """Return the two ports, both free; raises ConfigError by the flag's name."""
+    sockets: list[socket.socket] = []
+    try:
+        sockets.append(open_listener("127.0.0.1", first))
+        sockets.append(open_listener("127.0.0.1", first + 1 if first else 0))
+        one, two = (int(taken.getsockname()[1]) for taken in sockets)
+    except ConfigError as error:
+        remedy = "choose another, or show the server that runs there with --server"
+        raise _refusal("--server-port", error.reason, error.value, remedy) from error
+    finally:
+        for taken in sockets:
+            taken.close()
+    return one, two
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False
+
+
+def _refusal(flag: str, reason: str, value: object, remedy: str) -> ConfigError:
+    return ConfigError(flag, reason, value=value, source=_SOURCE, remedy=remedy)

@@ -1,0 +1,103 @@
+"""Pictures as HTML: the file itself, how it was made, and ways to keep it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from kit.demo.answers import Picture
+
+PICTURES_PATH = "pictures"
+"""Relative: the page may be shown below another path."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A finished picture as the gallery keeps it; its file lies on the shelf under `key`."""
+
+    key: str
+    prompt: str
+    seed: int
+    size: str
+    num_steps: int
+    guidance: float
+    total_time_s: float
+    replay: dict[str, Any]
+    warnings: tuple[str, ...]
+
+
+def make_card(picture: Picture, key: str) -> Card:
+    """Keep what the gallery says of a picture."""
+    return Card(
+        key=key,
+        prompt=picture.prompt,
+        seed=picture.seed,
+        size=picture.size,
+        num_steps=picture.sampling["num_inference_steps"],
+        guidance=picture.sampling["guidance_scale"],
+        total_time_s=picture.metrics["total_time_s"],
+        replay=picture.replay,
+        warnings=picture.warnings,
+    )
+
+
+def file_name(card: Card) -> str:
+    return f"kit-seed-{card.seed}.png"
+
+
+def gallery(cards: list[Card]) -> str:
+    """Return all cards; the newest comes first."""
+    if not cards:
+        return '<p class="kit-empty">Your pictures will be here.</p>'
+    return f'<div class="kit-gallery">{"".join(map(show_card, cards))}</div>'
+
+
+def show_card(card: Card) -> str:
+    """Return one picture with its facts, its download and its replay record."""
+    width, height = card.size.split("x")
+    url, name = f"{PICTURES_PATH}/{card.key}", escape(file_name(card))
+    record = escape(json.dumps(card.replay, indent=2, ensure_ascii=False))
+    warnings = "".join(f'<p class="kit-note">{escape(text)}</p>' for text in card.warnings)
+    return (
+        f'<figure class="kit-card" data-seed="{card.seed}">'
+        f'<img src="{url}" alt="{escape(card.prompt)}, seed {card.seed}" width="{width}" '
+        f'height="{height}">'
+        f'<figcaption><p class="kit-prompt">{escape(card.prompt)}</p>'
+        f"<dl><div><dt>seed</dt><dd>{card.seed}</dd></div>"
+        f"<div><dt>time</dt><dd>{card.total_time_s:.2f} s</dd></div>"
+        f"<div><dt>steps</dt><dd>{card.num_steps}</dd></div>"
+        f"<div><dt>guidance</dt><dd>{card.guidance:g}</dd></div>"
+        f"<div><dt>size</dt><dd>{width} × {height}</dd></div></dl>"
+        f'<p class="kit-actions"><a href="{url}" download="{name}">Download PNG</a></p>'
+        f"<details><summary>Replay record</summary>"
+        f'<p class="kit-note">It also lies in the file: <code>kit replay {name}</code> makes the '
+        f"picture again and compares.</p>{code_block(record)}</details>{warnings}"
+        "</figcaption></figure>"
+    )
+
+
+def code_block(escaped: str) -> str:
+    """Return escaped text as code with a button that copies it."""
+    return (
+        '<div class="kit-code"><button type="button" data-copy>Copy</button>'
+        f'<pre tabindex="0">{escaped}</pre></div>'
+    )
+
+
+def show_preview(data: bytes | None) -> str:
+    """Return the picture that is drawn now as far as it is known."""
+    if data is None:
+        return '<div class="kit-preview kit-blank"></div>'
+    source = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+    return f'<div class="kit-preview"><img src="{source}" alt="Preview, not finished yet"></div>'
+
+
+def show_progress(done: int, total: int, told: str) -> str:
+    """Return a bar of steps with its words; the words are read out by the region around it."""
+    return (
+        f'<div class="kit-progress"><progress max="{total}" value="{done}" '
+        f'aria-label="Steps done"></progress><p>{escape(told)}</p></div>'
+    )

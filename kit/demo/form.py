@@ -1,0 +1,148 @@
+"""The fields of a request, each with a place for what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gradio as gr
+
+from kit.demo.answers import Info
+from kit.demo.words import show_error
+
+EXAMPLES = (
+    "A red ceramic vase on a wooden table",
+    "a lighthouse at night",
+    "two yellow birds in a snowy field",
+    "a blue cup to the left of a green apple",
+)
+"""What hunyuan_image3_tiny was trained for."""
+
+_AUTO = "auto"
+_MAX_COUNT = 4
+"""More pictures at once than a page shows well; the server may allow more."""
+
+
+class FieldError(Exception):
+    """What a field holds cannot be sent."""
+
+    def __init__(self, field: str, text: str) -> None:
+        self.field, self.text = field, text
+        super().__init__(text)
+
+
+class RequestForm:
+    """Builds its fields where it is made; `slots` are the places for errors, by field."""
+
+    def __init__(self, name: str, *, with_count: bool) -> None:
+        self.slots: dict[str, gr.HTML] = {}
+        self.prompt = gr.Textbox(
+            label="Prompt",
+            lines=3,
+            max_lines=8,
+            value=EXAMPLES[0],
+            elem_id=f"{name}-prompt",
+        )
+        self._slot(name, "prompt")
+        with gr.Row(elem_classes="kit-examples") as self.examples:
+            buttons = [gr.Button(text, size="sm", variant="secondary") for text in EXAMPLES]
+        for button, text in zip(buttons, EXAMPLES, strict=True):
+            button.click(lambda text=text: text, None, self.prompt, show_progress="hidden")
+        with gr.Row(elem_classes="kit-fields"):
+            with gr.Column(min_width=130, scale=2):
+                self.size = gr.Dropdown(
+                    [("default", _AUTO)],
+                    value=_AUTO,
+                    label="Size",
+                    elem_id=f"{name}-size",
+                )
+                self._slot(name, "size")
+            with gr.Column(min_width=90):
+                self.steps = gr.Number(label="Steps", elem_id=f"{name}-steps")
+                self._slot(name, "steps")
+            with gr.Column(min_width=90):
+                self.guidance = gr.Number(label="Guidance", step=0.5, elem_id=f"{name}-guidance")
+                self._slot(name, "guidance")
+        with gr.Row(elem_classes="kit-fields"):
+            with gr.Column(min_width=130, scale=2):
+                # Text: a browser's numbers lose the last digits of large seeds.
+                self.seed = gr.Textbox(label="Seed", value="7", elem_id=f"{name}-seed")
+                self.new_seed = gr.Checkbox(
+                    label="New seed each time",
+                    value=with_count,
+                    elem_id=f"{name}-new-seed",
+                    elem_classes="kit-new-seed",
+                )
+                self._slot(name, "seed")
+            if with_count:
+                with gr.Column(min_width=180, scale=2):
+                    self.count = gr.Slider(
+                        1, _MAX_COUNT, value=1, step=1, label="Pictures", elem_id=f"{name}-count"
+                    )
+                    self._slot(name, "count")
+        self.inputs = [
+            self.prompt,
+            self.size,
+            self.steps,
+            self.guidance,
+            self.seed,
+            self.new_seed,
+            *([self.count] if with_count else []),
+        ]
+
+    def read(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Return the body of a request; raises FieldError. What is blank is the server's to say."""
+        prompt, size, steps, guidance, seed, new_seed, *count = values
+        if not prompt.strip():
+            raise FieldError("prompt", "Prompt: say what the picture should show.")
+        body = {"prompt": prompt, "size": size, "n": int(count[0]) if count else 1}
+        if steps is not None:
+            body["num_inference_steps"] = _whole(steps)
+        if guidance is not None:
+            body["guidance_scale"] = guidance
+        if not new_seed:
+            body["seed"] = _seed(seed)
+        return body
+
+    def show_errors(self, field: str | None = None, text: str = "") -> dict[Any, Any]:
+        """Return updates that put a text beside its field and clear the other places."""
+        return {
+            slot: gr.update(value=show_error(text if name == field else ""), visible=name == field)
+            for name, slot in self.slots.items()
+        }
+
+    def offer(self, info: Info) -> dict[Any, Any]:
+        """Return updates that offer what a server can do."""
+        default = f"{info.defaults['width']} × {info.defaults['height']} (default)"
+        choices = [(default, _AUTO)]
+        choices += [(f"{size.width} × {size.height}", size.name) for size in info.sizes]
+        return {
+            self.size: gr.update(choices=choices, value=_AUTO),
+            self.steps: gr.update(value=info.defaults["num_inference_steps"]),
+            self.guidance: gr.update(value=info.defaults["guidance_scale"]),
+            self.examples: gr.update(visible=info.shipped),
+        }
+
+    @property
+    def offered(self) -> list[Any]:
+        """The components that `offer` updates."""
+        return [self.size, self.steps, self.guidance, self.examples]
+
+    def _slot(self, name: str, field: str) -> None:
+        self.slots[field] = gr.HTML(
+            visible=False, elem_id=f"{name}-{field}-error", elem_classes="kit-slot"
+        )
+
+
+def _whole(number: float) -> float | int:
+    """A whole number as an integer; any other as it is, for the server to refuse."""
+    return int(number) if float(number).is_integer() else number
+
+
+def _seed(text: str) -> int:
+    try:
+        return int(text.strip())
+    except ValueError:
+        raise FieldError(
+            "seed", f"Seed: {text.strip()!r:.40} is no whole number; give one, or let it be drawn."
+        ) from None

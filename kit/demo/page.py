@@ -1,0 +1,184 @@
+"""Puts the tabs together into one page and serves what they link to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kit.demo.client import AnswerError, UnreachableError
+from kit.demo.compare_tab import CompareTab, page_key
+from kit.demo.create_tab import CreateTab
+from kit.demo.deployment_tab import DeploymentTab
+from kit.demo.desk import Desk
+from kit.demo.pages_tab import PagesTab
+from kit.demo.theme import THEME
+from kit.demo.words import say_state
+
+TITLE = "HunyuanImage-3.0 with a paged KV cache"
+_FOLDER = Path(__file__).parent
+_STATE_INTERVAL_S = 1.0
+_FORWARDED = ("metrics", "openapi.json")
+_POLICY = (
+    "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
+    "style-src 'self' 'unsafe-inline'; frame-ancestors 'self'"
+)
+
+
+def build_app(desk: Desk) -> FastAPI:
+    """Return the page as an application; it watches its servers while it runs."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        del app
+        async with desk.watch():
+            yield
+
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.get("/pictures/{key}")
+    async def picture(key: str) -> Response:
+        data = desk.shelf.get(key)
+        if data is None:
+            return PlainTextResponse("this page does not keep that picture any more", 404)
+        headers = {"cache-control": "private, max-age=86400, immutable"}
+        return Response(data, media_type="image/png", headers=headers)
+
+    @app.get("/servers/{index}/{path}")
+    async def forward(index: int, path: str) -> Response:
+        if path not in _FORWARDED or not 0 <= index < len(desk.feeds):
+            return PlainTextResponse("no such page", 404)
+        try:
+            return PlainTextResponse(await desk.feeds[index].client.text(f"/{path}"))
+        except (UnreachableError, AnswerError) as error:
+            return PlainTextResponse(str(error), 502)
+
+    app.add_middleware(_OwnHostOnly)
+    gr.mount_gradio_app(
+        app,
+        build_blocks(desk),
+        path="/",
+        footer_links=[],
+        show_error=False,
+        ssr_mode=False,
+        theme=THEME,
+        css_paths=_FOLDER / "page.css",
+        head=f"<script>{(_FOLDER / 'page.js').read_text()}</script>",
+    )
+    return app
+
+
+def build_blocks(desk: Desk) -> gr.Blocks:
+    """Return the page's tabs and what keeps them fresh."""
+    blocks: gr.Blocks = gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True)
+    with blocks:
+        gr.HTML(_header(desk), elem_id="kit-header")
+        state = gr.HTML(_states(desk), elem_id="kit-states", elem_classes="kit-live")
+        with gr.Tabs():
+            with gr.Tab("Create", id="create") as create_item:
+                create = CreateTab(desk)
+            forms = [(desk.main, create.form)]
+            quiet = [create_item]
+            if desk.other is not None:
+                with gr.Tab("Compare", id="compare") as compare_item:
+                    compare = CompareTab(desk, desk.other)
+                forms.append((desk.main, compare.form))
+                quiet.append(compare_item)
+            with gr.Tab("Pages", id="pages") as pages_item:
+                pages = PagesTab(desk)
+            with gr.Tab("Deployment", id="deployment") as deployment_item:
+                deployment = DeploymentTab(desk, create.last_body)
+        timers = {pages_item: pages.timer, deployment_item: deployment.timer}
+        for item in [*quiet, *timers]:
+            item.select(
+                lambda item=item: [gr.Timer(active=other is item) for other in timers],
+                None,
+                list(timers.values()),
+                show_progress="hidden",
+                concurrency_limit=None,
+            )
+        offered = [component for _, form in forms for component in form.offered]
+        known = gr.State(["", ""])
+
+        def look(known: list[str]) -> dict[Any, Any]:
+            shown, fingerprint = _states(desk), _offer_key(desk)
+            updates: dict[Any, Any] = {known_state: [shown, fingerprint]}
+            if shown != known[0]:
+                updates[state] = shown
+            if fingerprint and fingerprint != known[1]:
+                updates[create.reference] = _reference_note(desk)
+                for feed, form in forms:
+                    assert feed.info is not None, "a key is made of what is known"
+                    updates |= form.offer(feed.info)
+            elif not fingerprint:
+                updates[known_state] = [shown, known[1]]
+            return updates
+
+        known_state = known
+        gr.Timer(_STATE_INTERVAL_S).tick(
+            look,
+            known,
+            [state, known, create.reference, *offered],
+            show_progress="hidden",
+            concurrency_limit=None,
+        )
+
+        def leave(request: gr.Request) -> None:
+            for key in (str(request.session_hash), page_key(str(request.session_hash))):
+                desk.drawings.cancel(key)
+
+        blocks.unload(leave)
+    blocks.queue(default_concurrency_limit=None)
+    return blocks
+
+
+def _header(desk: Desk) -> str:
+    notice = f'<p class="kit-notice">{escape(desk.notice)}</p>' if desk.notice else ""
+    return (
+        f'<header><h1>{TITLE}</h1><p class="kit-lead">A diffusion transformer whose keys and '
+        f"values lie in pages that a Scheduler books. Draw, compare, and watch the pages."
+        f"</p>{notice}"
+        "</header>"
+    )
+
+
+def _states(desk: Desk) -> str:
+    return f'<div class="kit-states">{"".join(map(say_state, desk.feeds))}</div>'
+
+
+def _offer_key(desk: Desk) -> str:
+    """What the forms offer changes when this does; empty while unknown."""
+    info = desk.main.info
+    return "" if info is None else f"{info.name} {info.fingerprint} {info.defaults}"
+
+
+def _reference_note(desk: Desk) -> str:
+    info = desk.main.info
+    reason = info.refused.get("reference_image") if info is not None else None
+    return f'<p class="kit-note">Reference images: {escape(reason)}.</p>' if reason else ""
+
+
+class _OwnHostOnly:
+    """ASGI middleware: tells browsers to load nothing from anywhere else."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message["headers"],
+                    (b"content-security-policy", _POLICY.encode()),
+                    (b"x-content-type-options", b"nosniff"),
+                ]
+            await send(message)
+
+        await self._app(scope, receive, guarded)

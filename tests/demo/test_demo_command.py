@@ -1,0 +1,95 @@
+"""`kit demo`: flags it refuses, and what its process must not load or reach."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit.cli import main
+from kit.commands.demo import compare_notice
+from kit.demo.children import SERVER_BYTES
+
+DEMO = Path(__file__).parents[2] / "kit" / "demo"
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--compare-server", "http://localhost:1"], "--compare-server: stands alone"),
+        (["--server", "localhost:8091"], "--server: is no URL"),
+        (["--server", "ftp://localhost"], "--server: is no URL"),
+        (
+            ["--server", "http://localhost:1", "--compare-server", "http://:7"],
+            "--compare-server: is no URL",
+        ),
+        (["--server", "http://localhost:99999"], "--server: is no URL"),
+        (
+            ["--server", "http://localhost:1", "--server-port", "1"],
+            "--server-port: is for a server to start",
+        ),
+        (["--port", "70000"], "--port: is no port"),
+    ],
+)
+def test_a_wrong_flag_is_refused_by_name(
+    flags: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", *flags]) == 2
+    assert f"error: {named}" in capsys.readouterr().err
+
+
+def test_a_server_port_in_use_is_refused_before_anything_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["demo", "--port", "0", "--server-port", str(port)]) == 2
+    error = capsys.readouterr().err
+    assert f"error: --server-port: is in use already (got {port}" in error
+    assert "--server" in error
+
+
+def test_compare_is_hidden_with_a_reason_when_memory_is_short() -> None:
+    assert compare_notice(2 * SERVER_BYTES) == ""
+    notice = compare_notice(2 * SERVER_BYTES - 1)
+    assert "Compare is hidden" in notice
+    assert "2.0 GiB of memory, 2.0 GiB are free" in notice
+
+
+_BUILD = """
+import sys
+
+reached = []
+def watch(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo"):
+        reached.append(arguments)
+sys.addaudithook(watch)
+import {modules}
+from kit.demo.desk import Desk, Servers
+from kit.demo.page import build_app, build_blocks
+for servers in (
+    Servers("http://127.0.0.1:9"),
+    Servers("http://127.0.0.1:9", "http://127.0.0.1:10", notice="why"),
+):
+    desk = Desk(servers)
+    build_app(desk)
+    labels = [c["props"].get("label") for c in build_blocks(desk).get_config_file()["components"]]
+    print("Compare" in labels, labels.count("Prompt"))
+print("torch" in sys.modules, reached)
+"""
+
+
+def test_the_page_is_built_without_torch_and_without_the_network() -> None:
+    modules = ", ".join(f"kit.demo.{path.stem}" for path in sorted(DEMO.glob("[!_]*.py")))
+    done = subprocess.run(
+        [sys.executable, "-c", _BUILD.format(modules=f"kit.cli, {modules}")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # Without a second server there is no Compare tab.
+    assert done.stdout.splitlines() == ["False 1", "True 2", "False []"]

@@ -1,0 +1,78 @@
+"""States and errors in plain words, and the field that an error belongs to."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.demo.client import AnswerError, ServerClient, UnreachableError
+from kit.demo.feed import ServerFeed, ServerState, StateKind
+from kit.demo.words import say_error, say_state, show_error
+from kit.errors import CancelledError, KitError
+
+
+@pytest.mark.parametrize(
+    ("error", "field", "text"),
+    [
+        (
+            AnswerError(
+                "num_inference_steps: got 0, expected an integer from 1 to 1000",
+                status=400,
+                param="num_inference_steps",
+            ),
+            "steps",
+            "Steps: got 0, expected an integer from 1 to 1000",
+        ),
+        (AnswerError("size: no", status=400, param="size"), "size", "Size: no"),
+        (AnswerError("the prompt is too long", status=400, param="prompt"), "prompt",
+         "Prompt: the prompt is too long"),
+        (AnswerError("template: no", status=400, param="template"), None, "template: no"),
+        (
+            AnswerError("full", status=503, code="overloaded", retry_after_s=4),
+            None,
+            "The server is full: its queue takes no more requests. Try again in 4 s.",
+        ),
+        (AnswerError("shutting down", status=503, code="unavailable"), None,
+         "The server cannot serve now: shutting down."),
+        (AnswerError("no", status=401, code="invalid_api_key"), None,
+         "The server wants a key: start this page with the key in KIT_API_KEY."),
+    ],
+)  # fmt: skip
+def test_a_refusal_goes_where_it_belongs(error: KitError, field: str | None, text: str) -> None:
+    assert say_error(error) == (field, text)
+
+
+def test_a_lost_server_and_a_cancelled_request_are_told_apart() -> None:
+    lost, cancelled = say_error(UnreachableError("x")), say_error(CancelledError("x"))
+    assert "went away" in lost[1]
+    assert "Cancelled" in cancelled[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "advice"),
+    [
+        ("unknown", "asking", None),
+        ("down", "does not answer", "Start the server"),
+        ("starting", "is starting", "loads the weights"),
+        ("refused", "cannot serve now", "It says: why"),
+        ("ready", "ready", None),
+        ("busy", "drawing, 3 waiting", None),
+        ("full", "full", "3 requests wait"),
+    ],
+)
+def test_every_state_has_a_word_beside_its_colour(
+    kind: StateKind, word: str, advice: str | None
+) -> None:
+    feed = ServerFeed("server", ServerClient("http://127.0.0.1:9"))
+    feed.state = ServerState(kind, "why", 3)
+    shown = say_state(feed)
+    assert f'data-state="{kind}"' in shown
+    assert f"<span>{word}</span>" in shown
+    assert ("kit-advice" in shown) == (advice is not None)
+    assert advice is None or advice in shown
+
+
+def test_errors_are_read_out_and_cannot_carry_html() -> None:
+    assert show_error("") == ""
+    shown = show_error("<b>no</b>")
+    assert 'role="alert"' in shown
+    assert "<b>" not in shown
