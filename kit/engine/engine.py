@@ -97,20 +97,11 @@ class ImageEngine:
             if self._executor is not None:
                 return
             executor = InlineExecutor(self._plan.worker)
-            self.facts = collect_facts(
-                self._files, self.preprocessor.model, self.config, executor.info
-            )
-            log_start(self.model_path, self.config, self._plan, executor.info)
-            profile_largest(
-                executor,
-                self._plan,
-                self.preprocessor.model,
-                self.preprocessor.largest_bucket,
-                self.config,
-            )
-            self.metrics.set_pool(
-                num_pages=self._plan.worker.num_pages, num_bytes=executor.info.pool_bytes
-            )
+            plan, info = self._plan, executor.info
+            self.facts = collect_facts(self._files, self.preprocessor.model, self.config, info)
+            log_start(self.model_path, self.config, plan, info)
+            profile_largest(executor, plan, self.preprocessor, self.config)
+            self.metrics.set_pool(num_pages=plan.worker.num_pages, num_bytes=info.pool_bytes)
             with self._state:
                 self._progress.touch()
                 self._executor = executor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kit.config.deploy import DeployConfig, value_of
+from kit.engine.preprocess import Preprocessor
 from kit.engine.startup import StartPlan
 from kit.errors import ConfigError, WorkerError
 from kit.executor.inline import InlineExecutor
@@ -26,8 +27,7 @@ logger = get_logger("engine")
 def profile_largest(
     executor: InlineExecutor,
     plan: StartPlan,
-    model: ModelConfig,
-    largest: Bucket,
+    preprocessor: Preprocessor,
     config: DeployConfig,
 ) -> None:
     """Run the largest request that the deployment admits, on a card; nothing on the CPU.
@@ -37,7 +37,8 @@ def profile_largest(
     """
     if executor.info.device == "cpu":
         return
-    request = largest_request(model, largest, plan)
+    largest = preprocessor.largest_bucket
+    request = largest_request(preprocessor.model, largest, plan)
     if request is None:
         logger.warning(
             "the page pool holds no request of the largest size, %s: nothing was profiled", largest
