@@ -114,7 +114,7 @@ def install_error_handlers(app: FastAPI, known_fields: Sequence[str]) -> None:
         elif isinstance(error.__cause__, UnicodeDecodeError):
             reason = f"the body is no JSON in UTF-8: {error.__cause__.reason}"
         elif error.status_code == 404:
-            reason = "there is no such path, see the page /docs of this server"
+            reason = f"{reason}; see the page /docs of this server"
         return error_response(
             error.status_code,
             f"{request.method} {request.scope['path']:.{_MAX_INPUT_CHARS}}: {reason}",
