@@ -14,10 +14,11 @@ from kit.config.deploy import KVMode
 from kit.kv.allocation import KVAllocation
 from kit.messages import RunRequest
 from kit.model.fused import use_fused_kernels
-from kit.model.moe import Router
+from kit.model.loader import in_dtype
 from kit.model.norm import RMSNorm
 from kit.model.transformer import HunyuanImage3
 from kit.modelspec.config import PUBLISHED_CONFIG, ModelConfig, parse_model_config
+from kit.modelspec.footprint import num_pages
 from kit.pipeline.denoise import DenoiseLoop
 from kit.pipeline.graphs import StepGraphs
 from kit.request import ResolvedSampling
@@ -36,10 +37,7 @@ def random_model(config: ModelConfig, device: torch.device) -> HunyuanImage3:
     """Make a bfloat16 denoiser on the card; every matrix keeps the scale of what it multiplies."""
     with torch.device("meta"):
         model = HunyuanImage3(config)
-    model.to(torch.bfloat16).requires_grad_(False).eval()
-    for part in model.modules():
-        if isinstance(part, Router):
-            part.float()
+    in_dtype(model, torch.bfloat16)
     model.to_empty(device=device)
     for part in model.modules():
         for name, weight in part.named_parameters(recurse=False):
@@ -60,7 +58,7 @@ def make_loop(
     """Prepare a request of two rows in shuffled pages or in contiguous rows, replayed by graphs."""
     device = model.device
     paged = kv_mode == "paged_scheduler"
-    pages_per_row = -(-layout.kv_len // page_size)
+    pages_per_row = num_pages(layout.kv_len, page_size)
     allocation = None
     if paged:
         order = torch.randperm(NUM_ROWS * pages_per_row).tolist()

@@ -54,9 +54,6 @@ class WorkerInfo:
     expert_layer: str = "loop"
     """grouped: grouped matrix products that never wait for the host; loop: one expert at a time."""
 
-    use_graphs: bool = False
-    """Later steps are replayed from graphs."""
-
 
 @dataclass(frozen=True)
 class RunRequest:

@@ -29,19 +29,9 @@ class RowWriter:
         """
         keys, values = self._store.keys[layer], self._store.values[layer]
         if self._slots is not None:
-            from kit.kernels.qkv_write import flat_slots, write_qkv
+            from kit.attention.cuda.write import write_fused
 
-            return write_qkv(
-                qkv,
-                rotary.cos,
-                rotary.sin,
-                norm.query_weight,
-                norm.key_weight,
-                norm.eps,
-                self._slots,
-                flat_slots(keys),
-                flat_slots(values),
-            )
+            return write_fused(qkv, rotary, norm, self._slots, keys, values)
         q, k, v = prepare_qkv(qkv, rotary, norm)
         # detach: the store outlives any graph that a caller keeps.
         keys[:, self._plan.start : self._plan.end] = k.detach()

@@ -119,11 +119,6 @@ def write_qkv(
     return q
 
 
-def flat_slots(store: Tensor) -> Tensor:
-    """View pages [N, P, K, D], or rows [B, S, K, D], as slots [N*P, K, D]."""
-    return store.view(-1, *store.shape[2:])
-
-
 def row_slots(num_rows: int, capacity: int, start: int, stop: int, device: torch.device) -> Tensor:
     """Return the slots of tokens [start, stop) of rows of `capacity` tokens, int64 [B * T]."""
     rows = torch.arange(num_rows, device=device)[:, None] * capacity

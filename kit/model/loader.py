@@ -59,6 +59,14 @@ def load_vae_decoder(
     return decoder
 
 
+def in_dtype(module: nn.Module, dtype: torch.dtype) -> None:
+    """Make a module's weights `dtype`, its routers' float32, and the module one that only runs."""
+    module.to(dtype).requires_grad_(False).eval()
+    for part in module.modules():
+        if isinstance(part, Router):
+            part.float()
+
+
 def official_views(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the official name (below the module's own) and a view of every stored tensor.
 
@@ -90,10 +98,7 @@ def _fill(
     on_bytes: OnBytes | None,
 ) -> None:
     """Give a module on the meta device its memory and weights, shard by shard, in place."""
-    module.to(dtype).requires_grad_(False).eval()
-    for part in module.modules():
-        if isinstance(part, Router):
-            part.float()
+    in_dtype(module, dtype)
     for part in module.modules():
         for name, parameter in list(part.named_parameters(recurse=False)):
             # Module.to_empty asks the meta device for a copy, which imports torch's compiler.

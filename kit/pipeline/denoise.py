@@ -95,18 +95,17 @@ class DenoiseLoop:
     def step(self) -> int:
         """Advance the latents by one step; returns key/value tokens written, all rows together."""
         assert not self.finished, "the loop has run all its steps"
-        is_first = self.step_index == 0
+        plan = self._first if self.step_index == 0 else self._later
         inputs = self._inputs()
         if self._trace is not None:
             self._trace_inputs(self._trace, inputs)
-        outputs = self._run_first(inputs) if is_first else self._run_later(inputs)
+        outputs = self._run(inputs)
         self.latents, self._velocity = outputs.latents, outputs.velocity
         self.step_index += 1
         if self._trace is not None:
             self._trace.add(f"step{self.step_index}.pred", outputs.prediction)
             self._trace.add(f"step{self.step_index}.pred_guided", outputs.velocity)
             self._trace.add(f"step{self.step_index}.latents_out", outputs.latents)
-        plan = self._first if is_first else self._later
         return plan.num_tokens * self._num_rows
 
     def clean_estimate(self) -> Tensor:
@@ -117,26 +116,15 @@ class DenoiseLoop:
         """
         return clean_estimate(self.latents, self._velocity, self._sigmas[self.step_index])
 
-    def _run_first(self, inputs: StepInputs) -> StepOutputs:
+    def _run(self, inputs: StepInputs) -> StepOutputs:
+        kv, rotary = self._kv_first, self._rotary_first
+        prefix_ids: Tensor | None = self._prefix_ids
+        if self.step_index > 0:
+            kv, rotary, prefix_ids = self._kv_later, self._rotary_later, None
+            if self._graphs is not None:
+                return self._graphs.run(kv, rotary, inputs, self._num_rows)
         return denoise_step(
-            self._model,
-            self._kv_first,
-            self._rotary_first,
-            inputs,
-            num_rows=self._num_rows,
-            prefix_ids=self._prefix_ids,
-        )
-
-    def _run_later(self, inputs: StepInputs) -> StepOutputs:
-        if self._graphs is not None:
-            return self._graphs.run(self._kv_later, self._rotary_later, inputs, self._num_rows)
-        return denoise_step(
-            self._model,
-            self._kv_later,
-            self._rotary_later,
-            inputs,
-            num_rows=self._num_rows,
-            prefix_ids=None,
+            self._model, kv, rotary, inputs, num_rows=self._num_rows, prefix_ids=prefix_ids
         )
 
     def _inputs(self) -> StepInputs:

@@ -33,10 +33,6 @@ class StepGraphs:
         # Graphs never run at the same time, so all take their working memory from one pool.
         self._pool = torch.cuda.graph_pool_handle()
 
-    @property
-    def num_captured(self) -> int:
-        return len(self._captured)
-
     def run(self, kv: StepKV, rotary: Rotary, inputs: StepInputs, num_rows: int) -> StepOutputs:
         """Replay the step; captures it first if nobody ran its shape on these addresses before.
 
@@ -55,7 +51,7 @@ class StepGraphs:
                 w,
                 num_rows,
                 time.perf_counter() - started,
-                self.num_captured,
+                len(self._captured),
             )
         return captured.replay(rotary, inputs)
 

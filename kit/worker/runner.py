@@ -76,7 +76,6 @@ class ModelRunner:
             weight_bytes=weight_bytes,
             load_time_s=time.perf_counter() - started,
             expert_layer=expert_layer(device, dtype),
-            use_graphs=config.use_graphs,
         )
         self._paged_path_logged = False
 

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from kit.attention.cuda.build import FlashBuild
+from kit.attention.cuda.write import write_fused
 from kit.attention.kernel import PageTables
 from kit.attention.plan import StepPlan
 from kit.attention.rotary import QKNorm, Rotary
-from kit.kernels.qkv_write import flat_slots, row_slots, write_qkv
+from kit.kernels.qkv_write import row_slots
 from kit.kv.store import DenseStore, PagedStore
+from kit.modelspec.footprint import num_pages
 
 FlashCall = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, bool], Tensor]
 """(q [B, T, H, D], keys, values, lengths int32 [B], page table int32 [B, n] or None, causal) ->
@@ -28,30 +30,22 @@ FlashCall = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, bool], Tens
 
 def load_flash_call(build: FlashBuild) -> FlashCall:
     """Import the package of a build that was found before."""
-    if build.kernel == "flash_attn_3":
-        attend = import_module("flash_attn_interface").flash_attn_with_kvcache
+    module, table_name = {
+        "flash_attn_3": ("flash_attn_interface", "page_table"),
+        "flash_attn_2": ("flash_attn", "block_table"),
+    }[build.kernel]
+    attend = import_module(module).flash_attn_with_kvcache
 
-        def call_3(
-            q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, causal: bool
-        ) -> Tensor:
-            # num_splits 1: with others a row's bits depend on the rows beside it.
-            out: Tensor = attend(
-                q, k, v, cache_seqlens=lengths, page_table=table, causal=causal, num_splits=1
-            )
-            return out
-
-        return call_3
-    attend = import_module("flash_attn").flash_attn_with_kvcache
-
-    def call_2(
+    def call(
         q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, causal: bool
     ) -> Tensor:
+        # num_splits 1: with others a row's bits depend on the rows beside it.
         out: Tensor = attend(
-            q, k, v, cache_seqlens=lengths, block_table=table, causal=causal, num_splits=1
+            q, k, v, cache_seqlens=lengths, causal=causal, num_splits=1, **{table_name: table}
         )
         return out
 
-    return call_2
+    return call
 
 
 class FlashStep:
@@ -68,8 +62,6 @@ class FlashStep:
         num_rows: int,
     ) -> None:
         self._call, self._keys, self._values = call, keys, values
-        self._flat_keys = tuple(flat_slots(tensor) for tensor in keys)
-        self._flat_values = tuple(flat_slots(tensor) for tensor in values)
         self._plan, self._slots, self._page_table = plan, slots, page_table
         self._lengths = [
             torch.full((num_rows,), segment.kv_len, dtype=torch.int32, device=slots.device)
@@ -92,17 +84,7 @@ class FlashStep:
 
     def write(self, layer: int, qkv: Tensor, rotary: Rotary, norm: QKNorm) -> Tensor:
         """Rotate and normalise, write k and v to their slots, return q; see StepKV.write."""
-        return write_qkv(
-            qkv,
-            rotary.cos,
-            rotary.sin,
-            norm.query_weight,
-            norm.key_weight,
-            norm.eps,
-            self._slots,
-            self._flat_keys[layer],
-            self._flat_values[layer],
-        )
+        return write_fused(qkv, rotary, norm, self._slots, self._keys[layer], self._values[layer])
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Run the plan's segments; see StepKV.attend."""
@@ -140,7 +122,7 @@ class FlashPaged:
         num_rows, pages = tables.pages.shape
         slots = tables.slots(plan.start, plan.end).flatten()
         # As wide for every request: a graph holds the width. Entries past a row are never read.
-        width = -(-self._longest_row // store.page_size)
+        width = num_pages(self._longest_row, store.page_size)
         table = torch.zeros(num_rows, max(width, pages), dtype=torch.int32, device=slots.device)
         table[:, :pages] = tables.pages
 
