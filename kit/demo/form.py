@@ -12,8 +12,8 @@ from kit.demo.words import show_error
 
 EXAMPLES = (
     "A red ceramic vase on a wooden table",
-    "a lighthouse at night",
-    "two yellow birds in a snowy field",
+    "a yellow moon at night",
+    "two orange fish in the sea",
     "a blue cup to the left of a green apple",
 )
 """What hunyuan_image3_tiny was trained for."""
