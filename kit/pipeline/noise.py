@@ -6,12 +6,23 @@ import torch
 from torch import Tensor
 
 
+_GROUP = 16
+"""torch draws normal numbers in groups of so many."""
+
+
 def draw_noise(seed: int, channels: int, grid: tuple[int, int]) -> Tensor:
     """Return bfloat16 [1, channels, h, w] on the CPU.
 
     Drawn on the CPU whatever device runs the model: CUDA and NPU generators give other streams.
-    The reference draws in bfloat16 too, so the values are float32 draws rounded to bfloat16.
+    The reference calls `torch.randn` for bfloat16 as torch 2.13 draws it: rounded float32 groups,
+    the last one drawn anew where the count is no multiple of a group. torch 2.11 draws bfloat16
+    otherwise, but float32 alike; so groups are drawn here, and a seed means the same on both.
     """
     generator = torch.Generator(device="cpu").manual_seed(seed)
-    shape = (1, channels, *grid)
-    return torch.randn(shape, generator=generator, device="cpu", dtype=torch.bfloat16)
+    count = channels * grid[0] * grid[1]
+    whole = count if count < _GROUP else count - count % _GROUP
+    noise = torch.empty(count)
+    noise[:whole] = torch.randn(whole, generator=generator)
+    if whole < count:
+        noise[-_GROUP:] = torch.randn(_GROUP, generator=generator)
+    return noise.to(torch.bfloat16).view(1, channels, *grid)

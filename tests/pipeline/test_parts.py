@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from golden_cases import load_case
+from golden_cases import CASE_NAMES, load_case
 from safetensors.torch import load_file
 
 from kit.engine.preprocess import num_rows
@@ -33,11 +33,14 @@ def test_the_schedule_is_not_the_one_that_shifts_twice() -> None:
     assert (flow_sigmas(4, 3.0) - other).abs().max() > 0.1
 
 
-def test_noise_of_a_seed_is_the_references() -> None:
-    case = load_case("t2i_pretrain_square_seed7")
-    wanted = load_file(case.tensors_path)["noise_bf16"]
-    assert torch.equal(draw_noise(7, 8, (16, 16)), wanted)
-    assert not torch.equal(draw_noise(8, 8, (16, 16)), wanted)
+@pytest.mark.parametrize("name", CASE_NAMES)
+def test_noise_of_a_seed_is_the_references(name: str) -> None:
+    case = load_case(name)
+    wanted = load_file(case.tensors_path)["noise_bf16"]  # [images, C, h, w]
+    seeds = case.inputs["seed"]
+    for seed, noise in zip(seeds if isinstance(seeds, list) else [seeds], wanted, strict=True):
+        assert torch.equal(draw_noise(seed, 8, tuple(noise.shape[1:]))[0], noise)
+        assert not torch.equal(draw_noise(seed + 1, 8, tuple(noise.shape[1:]))[0], noise)
 
 
 def test_guidance_moves_away_from_the_unconditional_row() -> None:
