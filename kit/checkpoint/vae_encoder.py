@@ -6,12 +6,12 @@ Clips are [B, C, T, H, W], as in the decoder. Submodule names are the checkpoint
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kit.model.clip_conv import ClipConv3d
+from kit.model.group_norm import GroupNorm
 from kit.model.vae import Mid
-from kit.model.vae_blocks import EPS, NUM_GROUPS, ResnetBlock
+from kit.model.vae_blocks import EPS, ResnetBlock
 from kit.modelspec.config import VAEConfig
 
 
@@ -68,7 +68,7 @@ class VAEEncoder(nn.Module):
                 width = widths[i + 1]
             self.down.append(level)
         self.mid = Mid(width)
-        self.norm_out = nn.GroupNorm(NUM_GROUPS, width, EPS)
+        self.norm_out = GroupNorm(width, EPS)
         self.conv_out = ClipConv3d(width, 2 * config.latent_channels)
         self.group = width // (2 * config.latent_channels)
 
@@ -83,7 +83,7 @@ class VAEEncoder(nn.Module):
         for level in self.down:
             x = level(x)
         x = self.mid(x)
-        moments: Tensor = self.conv_out(F.silu(self.norm_out(x))) + group_mean(x, self.group)
+        moments: Tensor = self.conv_out(self.norm_out.silu(x)) + group_mean(x, self.group)
         return moments[:, :, 0].float()
 
 

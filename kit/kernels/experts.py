@@ -1,160 +1,185 @@
-"""Triton and grouped matrix products: the expert layer without waiting for the host.
+"""Triton: the expert layer without waiting for the host.
 
-Tokens are copied to where their experts' rows lie, two grouped products run over all experts, and
-each token gathers its weighted results. Sizes on the host depend on shapes only, so a graph can
-hold it all. Axis letters: N tokens, k experts per token, E experts, H hidden size, I expert width.
+(token, choice) pairs are sorted by expert. One kernel gathers the tokens of a tile of pairs, runs
+both halves of the first matrix and gates them; one runs the second matrix; then each token sums its
+weighted results. Sizes on the host depend on shapes only, so a graph can hold it all.
+Axis letters: N tokens, k experts per token, E experts, H hidden size, I expert width.
 """
 
 from __future__ import annotations
+
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-_ROUTED_TOKENS = 64
-_SCANNED = 2048
-_MIN_DOT = 16
-"""Smallest side of a matrix product in Triton."""
+from kit.kernels.routing import place
+
+_TILE_PAIRS = 128
+_TILE_COLUMNS = 256
+"""Columns of a tile of sums; a gated tile takes half from each half of the first matrix."""
+
+_TILE_DEPTH = 64
+_MOST_STAGES = 4
 
 
 @triton.jit
-def _route_kernel(
-    x,
-    weight,
-    weights_out,
-    indices_out,
-    num_tokens,
-    H: tl.constexpr,
+def _find_tile(
+    ends,
+    num_column_tiles,
     E: tl.constexpr,
     E_PADDED: tl.constexpr,
-    TOP_K: tl.constexpr,
-    TOKENS: tl.constexpr,
-    BLOCK_H: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
-    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
-    expert = tl.arange(0, E_PADDED)
-    is_token, is_expert = token < num_tokens, expert < E
-    logits = tl.zeros((TOKENS, E_PADDED), dtype=tl.float32)
-    for start in range(0, H, BLOCK_H):
-        lane = start + tl.arange(0, BLOCK_H)
-        values = tl.load(
-            x + token.to(tl.int64)[:, None] * H + lane[None, :],
-            mask=is_token[:, None] & (lane < H)[None, :],
-            other=0.0,
-        )
-        w = tl.load(
-            weight + expert[:, None] * H + lane[None, :],
-            mask=is_expert[:, None] & (lane < H)[None, :],
-            other=0.0,
-        )
-        # A float32 is the sum of three bfloat16, and tokens are bfloat16: three exact products
-        # summed in float32 on the matrix units, in place of float32 arithmetic beside them.
-        high = w.to(tl.bfloat16)
-        rest = w - high.to(tl.float32)
-        middle = rest.to(tl.bfloat16)
-        low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
-        logits = tl.dot(values, low.T, logits)
-        logits = tl.dot(values, middle.T, logits)
-        logits = tl.dot(values, high.T, logits)
-    logits = tl.where(is_expert[None, :], logits, float("-inf"))
-    odds = tl.exp(logits - tl.max(logits, 1)[:, None])
-    odds = odds / tl.sum(odds, 1)[:, None]
-    total = tl.zeros((TOKENS,), dtype=tl.float32)
-    left = tl.where(is_expert[None, :], odds, -1.0)
-    for _ in range(TOP_K):
-        total += tl.max(left, 1)
-        best = tl.argmax(left, 1)
-        left = tl.where(expert[None, :] == best[:, None], -1.0, left)
-    total = tl.maximum(total, 1e-8)
-    left = tl.where(is_expert[None, :], odds, -1.0)
-    for nth in range(TOP_K):
-        largest = tl.max(left, 1)
-        best = tl.argmax(left, 1)
-        left = tl.where(expert[None, :] == best[:, None], -1.0, left)
-        tl.store(weights_out + token * TOP_K + nth, largest / total, mask=is_token)
-        tl.store(indices_out + token * TOP_K + nth, best, mask=is_token)
+    """Return this program's (expert or E, first row, the expert's last row + 1, column tile).
 
-
-def route(tokens: Tensor, weight: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """Route bfloat16 [N, H] by float32 [E, H]: weights float32 [N, k], experts int32 [N, k].
-
-    Softmax over all experts, the k most probable ones by falling probability, the lower id first
-    among equals, renormalised; logits are float32 sums of exact products.
+    Programs go through the experts in order; row tiles are fastest, so that neighbours share the
+    matrix, which is larger than the rows.
     """
-    (num_tokens, hidden), num_experts = tokens.shape, len(weight)
-    assert tokens.dtype == torch.bfloat16, "products are exact for bfloat16 tokens"
-    assert tokens.is_contiguous(), "the kernel takes whole rows"
-    weights = torch.empty(num_tokens, top_k, dtype=torch.float32, device=tokens.device)
-    indices = torch.empty(num_tokens, top_k, dtype=torch.int32, device=tokens.device)
-    _route_kernel[(triton.cdiv(num_tokens, _ROUTED_TOKENS),)](
-        tokens,
-        weight,
-        weights,
-        indices,
-        num_tokens,
-        H=hidden,
-        E=num_experts,
-        E_PADDED=max(_MIN_DOT, triton.next_power_of_2(num_experts)),
-        TOP_K=top_k,
-        TOKENS=_ROUTED_TOKENS,
-        BLOCK_H=64,
-        num_warps=4,
-    )
-    return weights, indices
+    program = tl.program_id(0)
+    lane = tl.arange(0, E_PADDED)
+    end = tl.load(ends + lane, mask=lane < E, other=0)
+    start = tl.load(ends + lane - 1, mask=(lane > 0) & (lane < E), other=0)
+    row_tiles = tl.where(lane < E, tl.cdiv(end - start, ROWS), 0)
+    tiles_until = tl.cumsum(row_tiles, 0) * num_column_tiles
+    expert = tl.sum(((tiles_until <= program) & (lane < E)).to(tl.int32), 0)
+    here = lane == expert
+    num_row_tiles = tl.sum(tl.where(here, row_tiles, 0), 0)
+    tile = program - tl.sum(tl.where(here, tiles_until, 0), 0) + num_row_tiles * num_column_tiles
+    row_tile = tile % tl.maximum(num_row_tiles, 1)
+    row = tl.sum(tl.where(here, start, 0), 0) + row_tile * ROWS
+    return expert, row, tl.sum(tl.where(here, end, 0), 0), tile // tl.maximum(num_row_tiles, 1)
 
 
 @triton.jit
-def _place_kernel(indices, places, ends, num_pairs, BLOCK: tl.constexpr):
-    expert = tl.program_id(0)
-    lane = tl.arange(0, BLOCK)
-    before = tl.zeros((BLOCK,), dtype=tl.int32)
-    for start in range(0, num_pairs, BLOCK):
-        chosen = tl.load(indices + start + lane, mask=start + lane < num_pairs, other=2147483647)
-        before += (chosen < expert).to(tl.int32)
-    at = tl.sum(before, 0)
-    for start in range(0, num_pairs, BLOCK):
-        pair = start + lane
-        chosen = tl.load(indices + pair, mask=pair < num_pairs, other=2147483647)
-        mine = (chosen == expert).to(tl.int32)
-        tl.store(places + pair, at + tl.cumsum(mine, 0) - mine, mask=mine == 1)
-        at += tl.sum(mine, 0)
-    tl.store(ends + expert, at)
+def _up_kernel(
+    tokens,
+    matrices,
+    sources,
+    ends,
+    out,
+    num_column_tiles,
+    H: tl.constexpr,
+    I: tl.constexpr,  # noqa: E741
+    E: tl.constexpr,
+    E_PADDED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    expert, row, end, column_tile = _find_tile(ends, num_column_tiles, E, E_PADDED, ROWS)
+    if expert < E:
+        rows = row + tl.arange(0, ROWS)
+        there = rows < end
+        source = tl.load(sources + rows, mask=there, other=0).to(tl.int64)
+        lane = tl.arange(0, DEPTH)
+        token_rows = tokens + source[:, None] * H + lane[None, :]
+        first_at = expert * (2 * I) + column_tile * COLUMNS
+        first = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+        second = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+        for k in range(0, H, DEPTH):
+            if H % DEPTH == 0:
+                x = tl.load(token_rows + k)
+            else:
+                x = tl.load(token_rows + k, mask=(k + lane < H)[None, :], other=0.0)
+            first = tl.dot(x, matrices.load([first_at, k]).T, first)
+            second = tl.dot(x, matrices.load([first_at + I, k]).T, second)
+        gated = first * second * tl.sigmoid(second)
+        column = column_tile * COLUMNS + tl.arange(0, COLUMNS)
+        tl.store(
+            out + rows.to(tl.int64)[:, None] * I + column[None, :],
+            gated.to(out.dtype.element_ty),
+            mask=there[:, None] & (column < I)[None, :],
+        )
 
 
-def place(indices: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
-    """Sort the (token, choice) pairs of int32 [N, k] by expert, tokens in order.
+def up(tokens: Tensor, sources: Tensor, ends: Tensor, gate_and_up: Tensor) -> Tensor:
+    """Return first * silu(second) of every pair's product with its expert, bfloat16 [M, I].
 
-    Returns each pair's row int32 [N, k], and the row where each expert ends, int32 [E].
+    tokens bfloat16 [N, H], gate_and_up [E, 2I, H]; sources int32 [M] and ends int32 [E] of `place`.
+    Summed and gated in float32.
     """
-    places, num_pairs = torch.empty_like(indices), indices.numel()
-    ends = torch.empty(num_experts, dtype=torch.int32, device=indices.device)
-    _place_kernel[(num_experts,)](indices, places, ends, num_pairs, BLOCK=_SCANNED, num_warps=8)
-    return places, ends
-
-
-@triton.jit
-def _spread_kernel(tokens, places, out, H: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
-    token = tl.program_id(0)
-    lane = tl.arange(0, BLOCK)
-    values = tl.load(tokens + token.to(tl.int64) * H + lane, mask=lane < H)
-    for nth in tl.static_range(TOP_K):
-        row = tl.load(places + token * TOP_K + nth).to(tl.int64)
-        tl.store(out + row * H + lane, values, mask=lane < H)
-
-
-def spread(tokens: Tensor, places: Tensor) -> Tensor:
-    """Copy each of [N, H] tokens to its k rows, [N*k, H]."""
-    (num_tokens, hidden), top_k = tokens.shape, places.shape[1]
-    out = tokens.new_empty(num_tokens * top_k, hidden)
-    _spread_kernel[(num_tokens,)](
+    (num_experts, double, hidden), num_rows = gate_and_up.shape, len(sources)
+    width, columns = double // 2, _TILE_COLUMNS // 2
+    out = tokens.new_empty(num_rows, width)
+    matrices = TensorDescriptor.from_tensor(gate_and_up.view(-1, hidden), [columns, _TILE_DEPTH])
+    num_column_tiles = triton.cdiv(width, columns)
+    _up_kernel[(_most_row_tiles(num_rows, num_experts) * num_column_tiles,)](
         tokens,
-        places,
+        matrices,
+        sources,
+        ends,
         out,
+        num_column_tiles,
         H=hidden,
-        TOP_K=top_k,
-        BLOCK=triton.next_power_of_2(hidden),
+        I=width,
+        E=num_experts,
+        E_PADDED=triton.next_power_of_2(num_experts),
+        ROWS=_TILE_PAIRS,
+        COLUMNS=columns,
+        DEPTH=_TILE_DEPTH,
         num_warps=8,
+        num_stages=_num_stages(tokens.device),
+    )
+    return out
+
+
+@triton.jit
+def _down_kernel(
+    values,
+    matrices,
+    ends,
+    out,
+    num_column_tiles,
+    H: tl.constexpr,
+    I: tl.constexpr,  # noqa: E741
+    E: tl.constexpr,
+    E_PADDED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    expert, row, end, column_tile = _find_tile(ends, num_column_tiles, E, E_PADDED, ROWS)
+    if expert < E:
+        total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+        for k in range(0, I, DEPTH):
+            x = values.load([row, k])  # rows of the next expert as well: they are not stored
+            total = tl.dot(x, matrices.load([expert * H + column_tile * COLUMNS, k]).T, total)
+        rows = row + tl.arange(0, ROWS)
+        column = column_tile * COLUMNS + tl.arange(0, COLUMNS)
+        tl.store(
+            out + rows.to(tl.int64)[:, None] * H + column[None, :],
+            total.to(out.dtype.element_ty),
+            mask=(rows < end)[:, None] & (column < H)[None, :],
+        )
+
+
+def down(values: Tensor, ends: Tensor, matrices: Tensor) -> Tensor:
+    """Return every row's product with its expert, bfloat16 [M, H].
+
+    values bfloat16 [M, I] sorted by expert, matrices [E, H, I]; ends int32 [E] of `place`.
+    """
+    num_experts, hidden, width = matrices.shape
+    out = values.new_empty(len(values), hidden)
+    num_column_tiles = triton.cdiv(hidden, _TILE_COLUMNS)
+    _down_kernel[(_most_row_tiles(len(values), num_experts) * num_column_tiles,)](
+        TensorDescriptor.from_tensor(values, [_TILE_PAIRS, _TILE_DEPTH]),
+        TensorDescriptor.from_tensor(matrices.view(-1, width), [_TILE_COLUMNS, _TILE_DEPTH]),
+        ends,
+        out,
+        num_column_tiles,
+        H=hidden,
+        I=width,
+        E=num_experts,
+        E_PADDED=triton.next_power_of_2(num_experts),
+        ROWS=_TILE_PAIRS,
+        COLUMNS=_TILE_COLUMNS,
+        DEPTH=_TILE_DEPTH,
+        num_warps=8,
+        num_stages=_num_stages(values.device),
     )
     return out
 
@@ -228,17 +253,28 @@ def experts(
     weights: Tensor,
     indices: Tensor,
     gate_and_up: Tensor,
-    down: Tensor,
+    matrices_down: Tensor,
     shared: Tensor,
 ) -> Tensor:
     """Return shared + sum_k weights * expert(token) of bfloat16 [N, H] tokens.
 
-    weights float32, indices int32 [N, k]; gate_and_up [E, 2I, H] and down [E, H, I] bfloat16;
-    shared [N, H], the shared expert's output.
+    weights float32, indices int32 [N, k]; gate_and_up [E, 2I, H] and matrices_down [E, H, I]
+    bfloat16; shared [N, H], the shared expert's output.
     """
-    places, ends = place(indices, len(down))
-    # Nested, so that no large result outlives the call that reads it.
-    gated = gate(torch._grouped_mm(spread(tokens, places), gate_and_up.transpose(1, 2), offs=ends))
-    lowered = torch._grouped_mm(gated, down.transpose(1, 2), offs=ends)
-    del gated
-    return combine(lowered, places, weights, shared)
+    places, sources, ends = place(indices, len(matrices_down))
+    rows = down(up(tokens, sources, ends, gate_and_up), ends, matrices_down)
+    return combine(rows, places, weights, shared)
+
+
+def _most_row_tiles(num_rows: int, num_experts: int) -> int:
+    """Count row tiles for the worst spread: every expert may end within one."""
+    return -(-num_rows // _TILE_PAIRS) + min(num_experts, num_rows)
+
+
+@cache
+def _num_stages(device: torch.device) -> int:
+    """Return how many tiles of operands a multiprocessor of this card holds beside each other."""
+    tile_bytes = (_TILE_PAIRS + _TILE_COLUMNS) * _TILE_DEPTH * 2
+    properties = torch.cuda.get_device_properties(device)
+    there: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+    return max(1, min(_MOST_STAGES, there // tile_bytes))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from kit.model.resblock import EPS, NUM_GROUPS, ResBlock
+from kit.model.group_norm import GroupNorm
+from kit.model.resblock import EPS, ResBlock
 from kit.modelspec.config import ModelConfig
 
 
@@ -16,7 +17,7 @@ class FinalLayer(nn.Module):
         channels, width = config.vae.latent_channels, config.patch_embed_hidden_dim
         block = ResBlock(config.hidden_size, width, config.hidden_size)
         head = nn.Sequential(
-            nn.GroupNorm(NUM_GROUPS, width, EPS),
+            GroupNorm(width, EPS),
             nn.SiLU(),
             nn.Conv2d(width, channels, 3, padding=1),
         )

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from kit.model.group_norm import GroupNorm
 from kit.model.moe import MoE
 from kit.model.norm import RMSNorm
 
@@ -20,7 +21,7 @@ ExpertLayer = Literal["grouped", "loop"]
 def use_fused_kernels(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     """Have norms and expert layers of a model on a card run in kernels; elsewhere do nothing."""
     for part in model.modules():
-        if isinstance(part, RMSNorm):
+        if isinstance(part, RMSNorm | GroupNorm):
             part.fused = device.type == "cuda"
         elif isinstance(part, MoE):
             part.fused = expert_layer(device, dtype) == "grouped"

@@ -56,6 +56,7 @@ def load_vae_decoder(
     with torch.device("meta"):
         decoder = VAEDecoder(config.vae)
     _fill(decoder, "vae.decoder.", files, device, dtype, on_bytes)
+    use_fused_kernels(decoder, device, dtype)
     return decoder
 
 

@@ -109,9 +109,9 @@ class MoE(nn.Module):
         return (routed + shared).to(x.dtype).view_as(x)
 
     def _grouped(self, tokens: Tensor) -> Tensor:
-        from kit.kernels import experts
+        from kit.kernels import experts, routing
 
-        weights, indices = experts.route(tokens, self.gate.wg.weight, self.gate.top_k)
+        weights, indices = routing.route(tokens, self.gate.wg.weight, self.gate.top_k)
         up, down = self.shared_mlp.gate_and_up_proj.weight, self.shared_mlp.down_proj.weight
         shared = F.linear(experts.gate(F.linear(tokens, up)), down)
         return experts.experts(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-NUM_GROUPS = 32
+from kit.model.group_norm import GroupNorm
+
 EPS = 1e-5
 
 
@@ -17,13 +18,13 @@ class ResBlock(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, emb_channels: int) -> None:
         super().__init__()
         self.in_layers = nn.Sequential(
-            nn.GroupNorm(NUM_GROUPS, in_channels, EPS),
+            GroupNorm(in_channels, EPS),
             nn.SiLU(),
             nn.Conv2d(in_channels, out_channels, 3, padding=1),
         )
         self.emb_layers = nn.Sequential(nn.SiLU(), nn.Linear(emb_channels, 2 * out_channels))
         self.out_layers = nn.Sequential(
-            nn.GroupNorm(NUM_GROUPS, out_channels, EPS),
+            GroupNorm(out_channels, EPS),
             nn.SiLU(),
             nn.Identity(),  # the reference's dropout: keeps the convolution at index 3
             nn.Conv2d(out_channels, out_channels, 3, padding=1),

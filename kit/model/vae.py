@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kit.model.clip_conv import ClipConv3d
-from kit.model.vae_blocks import EPS, NUM_GROUPS, AttnBlock, ResnetBlock, Upsample
+from kit.model.group_norm import GroupNorm
+from kit.model.vae_blocks import EPS, AttnBlock, ResnetBlock, Upsample
 from kit.modelspec.config import VAEConfig
 
 
@@ -65,7 +65,7 @@ class VAEDecoder(nn.Module):
                 level.upsample = Upsample(width, widths[i + 1], temporal=temporal)
                 width = widths[i + 1]
             self.up.append(level)
-        self.norm_out = nn.GroupNorm(NUM_GROUPS, width, EPS)
+        self.norm_out = GroupNorm(width, EPS)
         self.conv_out = ClipConv3d(width, config.out_channels)
 
     def forward(self, latents: Tensor) -> Tensor:
@@ -87,4 +87,4 @@ class VAEDecoder(nn.Module):
         x = self.mid(self.conv_in(z) + z.repeat_interleave(self.repeats, dim=1))
         for level in self.up:
             x = level(x)
-        return F.silu(self.norm_out(x))
+        return self.norm_out.silu(x)

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kit.model.clip_conv import ClipConv3d
+from kit.model.group_norm import GroupNorm
 
-NUM_GROUPS = 32
 EPS = 1e-6  # The transformer's group norms take 1e-5.
 
 
@@ -19,9 +19,9 @@ class ResnetBlock(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
-        self.norm1 = nn.GroupNorm(NUM_GROUPS, in_channels, EPS)
+        self.norm1 = GroupNorm(in_channels, EPS)
         self.conv1 = ClipConv3d(in_channels, out_channels)
-        self.norm2 = nn.GroupNorm(NUM_GROUPS, out_channels, EPS)
+        self.norm2 = GroupNorm(out_channels, EPS)
         self.conv2 = ClipConv3d(out_channels, out_channels)
         self.nin_shortcut = (
             None if in_channels == out_channels else ClipConv3d(in_channels, out_channels, 1)
@@ -29,8 +29,8 @@ class ResnetBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, C_in, T, H, W] to [B, C_out, T, H, W]."""
-        h = self.conv1(F.silu(self.norm1(x)))
-        h = self.conv2(F.silu(self.norm2(h)))
+        h = self.conv1(self.norm1.silu(x))
+        h = self.conv2(self.norm2.silu(h))
         out: Tensor = h + (x if self.nin_shortcut is None else self.nin_shortcut(x))
         return out
 
@@ -40,7 +40,7 @@ class AttnBlock(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norm = nn.GroupNorm(NUM_GROUPS, channels, EPS)
+        self.norm = GroupNorm(channels, EPS)
         self.q, self.k, self.v, self.proj_out = (
             ClipConv3d(channels, channels, 1) for _ in range(4)
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-
 _GROUP = 16
 """torch draws normal numbers in groups of so many."""
 

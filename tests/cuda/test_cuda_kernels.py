@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kit.attention.rotary import QKNorm, Rotary, prepare_qkv
@@ -76,13 +77,30 @@ def test_rms_norm(draw: torch.Generator, dim: int) -> None:
     assert relative(rms_norm(x, weight, 1e-5), plain_rms_norm(x, weight, 1e-5)) < 1e-3
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("silu", [False, True])
+@pytest.mark.parametrize("shape", [(1, 128, 4, 256, 256), (2, 1024, 64, 64), (3, 96, 7, 5)])
+def test_group_norm(
+    draw: torch.Generator, shape: tuple[int, ...], silu: bool, dtype: torch.dtype
+) -> None:
+    from kit.kernels.group_norm import group_norm
+
+    # Means far from zero: sums of squares alone would lose the variance.
+    x = normal(draw, *shape, dtype=dtype) + 20
+    weight, bias = (normal(draw, shape[1], dtype=dtype) for _ in range(2))
+    wanted = F.group_norm(x.double(), 32, weight.double(), bias.double(), 1e-6)
+    seen = group_norm(x, 32, weight, bias, 1e-6, silu=silu)
+    limit = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 5e-3}[dtype]
+    assert relative(seen, F.silu(wanted) if silu else wanted) < limit
+
+
 @pytest.mark.parametrize(
     ("hidden", "num_experts", "top_k"), [(4096, 64, 8), (256, 8, 2), (96, 8, 2)]
 )
 def test_routing_is_that_of_float32(
     draw: torch.Generator, hidden: int, num_experts: int, top_k: int
 ) -> None:
-    from kit.kernels.experts import route
+    from kit.kernels.routing import route
 
     router = Router(hidden, num_experts, top_k).to(CUDA)
     tokens = normal(draw, 3001, hidden)
@@ -98,13 +116,14 @@ def test_routing_is_that_of_float32(
 
 
 def test_pairs_are_sorted_by_expert_in_token_order(draw: torch.Generator) -> None:
-    from kit.kernels.experts import place
+    from kit.kernels.routing import place
 
     indices = torch.rand(5003, 7, generator=draw, device=CUDA).argsort(-1)[:, :3].int()
-    places, ends = place(indices, 9)  # experts 7 and 8 get nothing
+    places, sources, ends = place(indices, 9)  # experts 7 and 8 get nothing
     pairs = indices.flatten().long()
     order = pairs.argsort(stable=True)
     assert torch.equal(places.flatten().long()[order], torch.arange(len(pairs), device=CUDA))
+    assert torch.equal(sources.long(), order // 3)
     assert torch.equal(ends.long(), pairs.bincount(minlength=9).cumsum(0))
 
 
