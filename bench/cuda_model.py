@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.cuda_timing import Replay
+from kit.attention.base import RequestKV
 from kit.attention.registry import create_backend
 from kit.config.deploy import KVMode
 from kit.kv.allocation import KVAllocation
@@ -52,65 +54,55 @@ def random_model(config: ModelConfig, device: torch.device) -> HunyuanImage3:
     return model
 
 
-def make_loop(
-    model: HunyuanImage3, kv_mode: KVMode, layout: Layout, *, page_size: int, num_steps: int
-) -> DenoiseLoop:
-    """Prepare a request of two rows in shuffled pages or in contiguous rows, replayed by graphs."""
-    device = model.device
-    paged = kv_mode == "paged_scheduler"
-    pages_per_row = num_pages(layout.kv_len, page_size)
-    allocation = None
-    if paged:
+def open_kv(
+    config: ModelConfig, kv_mode: KVMode, layout: Layout, page_size: int, name: str = "FLASH_ATTN"
+) -> tuple[RequestKV, KVAllocation | None]:
+    """Make room for a request of two rows on the card: shuffled pages or contiguous rows."""
+    allocation, pages_per_row = None, num_pages(layout.kv_len, page_size)
+    if kv_mode == "paged_scheduler":
         order = torch.randperm(NUM_ROWS * pages_per_row).tolist()
         tables = tuple(
             tuple(order[row * pages_per_row : (row + 1) * pages_per_row]) for row in range(NUM_ROWS)
         )
         allocation = KVAllocation("bench", 1, tables, layout.kv_len, page_size)
     backend = create_backend(
-        device=device,
+        device=torch.device("cuda", 0),
         kv_mode=kv_mode,
-        name="FLASH_ATTN",
-        model=model.config,
+        name=name,
+        model=config,
         dtype=torch.bfloat16,
-        page_size=page_size if paged else None,
-        num_pages=NUM_ROWS * pages_per_row if paged else 0,
-        fixed_addresses=True,
+        page_size=page_size if allocation else None,
+        num_pages=NUM_ROWS * pages_per_row if allocation else 0,
+        fixed_addresses=name == "FLASH_ATTN",
     )
+    return backend.open(layout, NUM_ROWS, allocation), allocation
+
+
+def make_loop(
+    model: HunyuanImage3,
+    kv_mode: KVMode,
+    layout: Layout,
+    *,
+    page_size: int,
+    num_steps: int,
+    use_graphs: bool = True,
+) -> DenoiseLoop:
+    """Prepare a request of two rows on the card, its later steps replayed from graphs or not."""
+    kv, allocation = open_kv(model.config, kv_mode, layout, page_size)
+    graphs = StepGraphs(model) if use_graphs else None
+    return DenoiseLoop(model, kv, bench_run(layout, allocation, num_steps), None, graphs)
+
+
+def bench_run(layout: Layout, allocation: KVAllocation | None, num_steps: int) -> RunRequest:
+    """Make the request of two rows that every timing runs."""
     height, width = (16 * side for side in layout.grid)
-    run = RunRequest(
+    return RunRequest(
         "bench",
         Rows(layout, (tuple(range(1, layout.seq_len + 1)),) * NUM_ROWS),
         ResolvedSampling(height, width, num_steps, 5.0, 3.0, 1),
         allocation,
         None,
     )
-    request = backend.open(layout, NUM_ROWS, allocation)
-    return DenoiseLoop(model, request, run, None, StepGraphs(model))
-
-
-def seconds(run: Callable[[], object]) -> float:
-    """Return the seconds that the card takes for a call, by its own events."""
-    start, end = (
-        torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        for _ in range(2)
-    )
-    start.record()
-    run()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1000
-
-
-def matmul_flops(device: torch.device, side: int = 8192, repeats: int = 10) -> Callable[[], float]:
-    """Return a measurement of the card's bfloat16 matrix products, in FLOP/s."""
-    a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
-    out = torch.empty_like(a)
-
-    def product() -> None:
-        for _ in range(repeats):
-            torch.matmul(a, b, out=out)
-
-    return lambda: repeats * 2 * side**3 / seconds(product)
 
 
 def layer_flops(config: ModelConfig, layout: Layout) -> int:
@@ -124,21 +116,11 @@ def layer_flops(config: ModelConfig, layout: Layout) -> int:
     return 2 * (tokens * weights + attention)
 
 
-def attention_of(loop: DenoiseLoop, model: HunyuanImage3) -> tuple[Callable[[], Tensor], Tensor]:
-    """Return the replay of one layer's attention read in a later step, and its output."""
+def attention_of(loop: DenoiseLoop, model: HunyuanImage3) -> Callable[[], Tensor]:
+    """Return the replay of one layer's attention read in a later step."""
     kv, config = loop.later_kv, model.config
     target = loop.num_target_tokens
     shape = (NUM_ROWS, target, config.num_attention_heads, config.attention_head_dim)
     generator = torch.Generator(model.device).manual_seed(5)
     q = torch.randn(shape, generator=generator, device=model.device).to(torch.bfloat16)
-    for _ in range(2):
-        out = kv.attend(0, q)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = kv.attend(0, q)
-
-    def replay() -> Tensor:
-        graph.replay()
-        return out
-
-    return replay, out
+    return Replay(lambda: kv.attend(0, q))

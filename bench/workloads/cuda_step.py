@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 from pydantic import JsonValue
 
@@ -12,15 +9,13 @@ from bench.cuda_model import (
     attention_of,
     layer_flops,
     make_loop,
-    matmul_flops,
     published_config,
     random_model,
-    seconds,
 )
+from bench.cuda_timing import matmul_flops, seconds, the_card
 from bench.records import EqualityCheck, Measurement, Record
 from bench.registry import Context
 from kit.config.deploy import KVMode
-from kit.errors import UnsupportedError
 from kit.tokenizer.layout import Layout
 
 NUM_LAYERS = 8
@@ -35,9 +30,7 @@ MODES: dict[str, KVMode] = {"baseline": "dense_legacy", "candidate": "paged_sche
 @torch.inference_mode()
 def run(context: Context) -> Record:
     """Compare latents over 20 steps, then time steps and attention reads in turn."""
-    if not torch.cuda.is_available():
-        raise UnsupportedError("this workload needs an NVIDIA card; there is none here")
-    device = torch.device("cuda", 0)
+    device = the_card()
     config = published_config(NUM_LAYERS)
     model = random_model(config, device)
     ceiling = matmul_flops(device)
@@ -66,15 +59,13 @@ def run(context: Context) -> Record:
             a, b = (loop.latents for loop in loops.values())
             difference = max(difference, float((a - b).abs().max()))
             assert bool(torch.isfinite(a).all()), "random weights keep the latents finite"
-        reads = {side: attention_of(loop, model)[0] for side, loop in loops.items()}
+        reads = {side: attention_of(loop, model) for side, loop in loops.items()}
         for repeat in range(context.repeats):
             for side, loop in loops.items():
                 row = rows[side][repeat]
                 row[f"matmul_flops_{prefix_len}"] = ceiling()
                 row[f"step_{prefix_len}_s"] = seconds(loop.step)
-                row[f"attention_{prefix_len}_s"] = (
-                    seconds(partial(_repeat, reads[side])) / ATTENTION_REPLAYS
-                )
+                row[f"attention_{prefix_len}_s"] = seconds(reads[side], ATTENTION_REPLAYS)
         del loops, reads, loop, a, b
     columns = [f"{part}_{p}" for part in ("step", "attention") for p in PREFIX_LENGTHS]
     return context.record(
@@ -102,8 +93,3 @@ def run(context: Context) -> Record:
         candidate=Measurement("paged_scheduler, FLASH_ATTN, graphs", tuple(rows["candidate"])),
         ratios={name: (f"candidate.{name}_s", f"baseline.{name}_s") for name in columns},
     )
-
-
-def _repeat(read: Callable[[], object]) -> None:
-    for _ in range(ATTENTION_REPLAYS):
-        read()

@@ -34,8 +34,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask_rows: Tensor) -> Tensor:
     Query head h reads kv head h // (H / K).
     """
     group = q.shape[2] // k.shape[2]
-    keys = k.float().repeat_interleave(group, dim=2)
-    values = v.float().repeat_interleave(group, dim=2)
-    scores = torch.einsum("bthd,bshd->bhts", q.float(), keys) / math.sqrt(q.shape[-1])
-    weights = scores.masked_fill(~mask_rows, -math.inf).softmax(-1)
-    return torch.einsum("bhts,bshd->bthd", weights, values)
+    out = torch.empty(q.shape, dtype=torch.float32, device=q.device)
+    # A row and a head at a time: scores of all of them would not fit on a card at real sizes.
+    for row in range(q.shape[0]):
+        for head in range(q.shape[2]):
+            keys, values = (x[row, :, head // group].float() for x in (k, v))
+            scores = q[row, :, head].float() @ keys.T / math.sqrt(q.shape[-1])
+            out[row, :, head] = scores.masked_fill_(~mask_rows, -math.inf).softmax(-1) @ values
+    return out

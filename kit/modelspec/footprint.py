@@ -167,9 +167,8 @@ def activation_bytes(
 
         attention   T (qkv + 3 q) b                           projection, query, output in pieces
                                                               and whole
-        experts     T k max(H + 2 I, 3 I, H + I) b + T H b    rows and first product; both sides
-                                                              of the gate; gated rows and second
-                                                              product; the shared expert's output
+        experts     T k (H + I) b + T H b                     gated rows and second product; the
+                                                              shared expert's output
 
         decode  = 7.5 feature maps of the decoder's largest level
 
@@ -208,7 +207,7 @@ def _fused_bytes(model: ModelConfig, T: int, dtype_bytes: int) -> tuple[int, int
     H, q_dim = model.hidden_size, model.num_attention_heads * model.attention_head_dim
     attention = T * (model.qkv_dim + 3 * q_dim) * dtype_bytes
     routed = max(
-        top_k * max(H + 2 * width, 3 * width, H + width)
+        top_k * (H + width)
         for width, top_k in zip(model.moe_intermediate_size, model.moe_topk, strict=True)
     )
     return attention, T * (routed + H) * dtype_bytes
