@@ -8,7 +8,7 @@ from the kit's own rotation, norm and segments: complex numbers, float64, and th
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from kit.kv.store import KVShape
 from kit.tokenizer.layout import Layout
 
 NUM_LAYERS = 2
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,22 @@ class Case:
 
     @property
     def shape(self) -> KVShape:
-        return KVShape(NUM_LAYERS, self.heads.num_kv_heads, self.heads.head_dim, self.dtype, CPU)
+        device = self.first[0].device
+        return KVShape(NUM_LAYERS, self.heads.num_kv_heads, self.heads.head_dim, self.dtype, device)
+
+    def to(self, device: torch.device) -> Case:
+        """Return the case with its tensors on another device."""
+
+        def moved(norm: QKNorm) -> QKNorm:
+            return QKNorm(norm.query_weight.to(device), norm.key_weight.to(device), norm.eps)
+
+        return replace(
+            self,
+            rotary=Rotary(self.rotary.cos.to(device), self.rotary.sin.to(device)),
+            norms=tuple(moved(norm) for norm in self.norms),
+            first=tuple(qkv.to(device) for qkv in self.first),
+            later=tuple(qkv.to(device) for qkv in self.later),
+        )
 
     @property
     def plans(self) -> tuple[StepPlan, StepPlan]:
@@ -128,6 +142,7 @@ def run(kv: RequestKV, case: Case) -> tuple[Tensor, Tensor]:
 def expected(case: Case, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return what `run` must give, float32; `mask` overrides the layout's."""
     mask = oracle.layout_mask(case.layout) if mask is None else mask
+    mask = mask.to(case.first[0].device)
     start = case.layout.prefix_len
     steps: tuple[list[Tensor], list[Tensor]] = ([], [])
     for norm, first, later in zip(case.norms, case.first, case.later, strict=True):
