@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from kit.request import ResolvedSampling
 from kit.tokenizer.layout import Layout, Rows
 
 NUM_ROWS = 2
+PUBLISHED_LAYERS = 32
 
 
 def published_config(num_layers: int) -> ModelConfig:
@@ -116,11 +116,20 @@ def layer_flops(config: ModelConfig, layout: Layout) -> int:
     return 2 * (tokens * weights + attention)
 
 
-def attention_of(loop: DenoiseLoop, model: HunyuanImage3) -> Callable[[], Tensor]:
-    """Return the replay of one layer's attention read in a later step."""
-    kv, config = loop.later_kv, model.config
-    target = loop.num_target_tokens
-    shape = (NUM_ROWS, target, config.num_attention_heads, config.attention_head_dim)
-    generator = torch.Generator(model.device).manual_seed(5)
-    q = torch.randn(shape, generator=generator, device=model.device).to(torch.bfloat16)
-    return Replay(lambda: kv.attend(0, q))
+def fixed_part(model: HunyuanImage3, layout: Layout) -> Replay:
+    """Return the replay of what a later step does beside its layers: embedding and prediction."""
+    device, config = model.device, model.config
+    latents = torch.randn(1, config.vae.latent_channels, *layout.grid, device=device)
+    wave = torch.randn(1, 256, device=device)
+
+    def run() -> Tensor:
+        target = model.embed_target(latents, wave, None, None)
+        rows = target.expand(NUM_ROWS, -1, -1)
+        return model.predict(rows[:, -layout.num_image :], wave, layout.grid)
+
+    return Replay(run)
+
+
+def whole_step(step_s: float, fixed_s: float, num_layers: int) -> float:
+    """Return the seconds of a step of all published layers, from one of `num_layers`."""
+    return fixed_s + (step_s - fixed_s) * PUBLISHED_LAYERS / num_layers

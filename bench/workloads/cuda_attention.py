@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bench.cuda_model import NUM_ROWS, open_kv, published_config
-from bench.cuda_timing import Replay, relative_error, seconds, the_card
+from bench.cuda_timing import Replay, matmul_flops, relative_error, seconds, the_card, warm_up
 from bench.records import EqualityCheck, Measurement, Record
 from bench.registry import Context
 from kit.attention.oracle import attend as oracle_attend
@@ -34,7 +34,7 @@ MODES: dict[str, KVMode] = {"baseline": "dense_legacy", "candidate": "paged_sche
 @torch.inference_mode()
 def run(context: Context) -> Record:
     """Compare outputs bit by bit and with a float32 oracle, then time replayed reads in turn."""
-    the_card()
+    ceiling = matmul_flops(the_card())
     config = published_config(1)
     rows: dict[str, list[dict[str, float]]] = {
         side: [{} for _ in range(context.repeats)] for side in MODES
@@ -61,6 +61,7 @@ def run(context: Context) -> Record:
             )
             reads = {side: Replay(case.read(mode)) for side, mode in MODES.items()}
             cut = Replay(case.cut_read())
+            warm_up(ceiling)
             for repeat in range(context.repeats):
                 for side, read in reads.items():
                     rows[side][repeat][f"read_{name}_s"] = seconds(read, REPLAYS)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bench.cuda_baselines import KnownSizesLoop, grouped_layer
 from bench.cuda_model import published_config, random_model
-from bench.cuda_timing import Replay, matmul_flops, relative_error, seconds, the_card
+from bench.cuda_timing import Replay, matmul_flops, relative_error, seconds, the_card, warm_up
 from bench.records import EqualityCheck, Measurement, Record
 from bench.registry import Context
 from kit.model.moe import MoE
@@ -38,7 +38,7 @@ def run(context: Context) -> Record:
     wanted = loop.forward(x)
     error = max(relative_error(run(), wanted) for run in runs.values())
     ceiling = matmul_flops(device)
-    ceiling()
+    warm_up(ceiling)
     rows: dict[str, list[dict[str, float]]] = {"baseline": [], "candidate": []}
     for _ in range(context.repeats):
         seen = {name: seconds(run, REPLAYS) for name, run in runs.items()}

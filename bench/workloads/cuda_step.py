@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
+
 import torch
 from pydantic import JsonValue
 
 from bench.cuda_model import (
-    attention_of,
+    PUBLISHED_LAYERS,
+    fixed_part,
     layer_flops,
     make_loop,
     published_config,
     random_model,
+    whole_step,
 )
-from bench.cuda_timing import matmul_flops, seconds, the_card
+from bench.cuda_timing import matmul_flops, seconds, the_card, warm_up
 from bench.records import EqualityCheck, Measurement, Record
 from bench.registry import Context
 from kit.config.deploy import KVMode
@@ -23,13 +27,12 @@ PREFIX_LENGTHS = (100, 1000, 6000)
 GRID = (64, 64)
 PAGE_SIZE = 176
 NUM_COMPARED_STEPS = 20
-ATTENTION_REPLAYS = 20
 MODES: dict[str, KVMode] = {"baseline": "dense_legacy", "candidate": "paged_scheduler"}
 
 
 @torch.inference_mode()
 def run(context: Context) -> Record:
-    """Compare latents over 20 steps, then time steps and attention reads in turn."""
+    """Compare latents over 20 steps, then time steps in turn."""
     device = the_card()
     config = published_config(NUM_LAYERS)
     model = random_model(config, device)
@@ -40,6 +43,7 @@ def run(context: Context) -> Record:
         side: [{} for _ in range(context.repeats)] for side in MODES
     }
     flops: dict[str, JsonValue] = {}
+    findings: dict[str, float] = {}
     for prefix_len in PREFIX_LENGTHS:
         layout = Layout(prefix_len, config.num_special, GRID, tail_len=1)
         flops[str(prefix_len)] = layer_flops(config, layout)
@@ -59,15 +63,22 @@ def run(context: Context) -> Record:
             a, b = (loop.latents for loop in loops.values())
             difference = max(difference, float((a - b).abs().max()))
             assert bool(torch.isfinite(a).all()), "random weights keep the latents finite"
-        reads = {side: attention_of(loop, model) for side, loop in loops.items()}
+        beside = fixed_part(model, layout)
+        warm_up(ceiling)
+        shares = []
         for repeat in range(context.repeats):
             for side, loop in loops.items():
                 row = rows[side][repeat]
-                row[f"matmul_flops_{prefix_len}"] = ceiling()
-                row[f"step_{prefix_len}_s"] = seconds(loop.step)
-                row[f"attention_{prefix_len}_s"] = seconds(reads[side], ATTENTION_REPLAYS)
-        del loops, reads, loop, a, b
-    columns = [f"{part}_{p}" for part in ("step", "attention") for p in PREFIX_LENGTHS]
+                peak = row[f"matmul_flops_{prefix_len}"] = ceiling()
+                step = row[f"step_{prefix_len}_s"] = seconds(loop.step)
+                fixed = row[f"fixed_{prefix_len}_s"] = seconds(beside)
+                whole = whole_step(step, fixed, NUM_LAYERS)
+                row[f"step_of_32_layers_{prefix_len}_s"] = whole
+                if side == "candidate":
+                    shares.append(PUBLISHED_LAYERS * layer_flops(config, layout) / whole / peak)
+        findings[f"share_of_matmul_ceiling_{prefix_len}"] = statistics.median(shares)
+        del loops, beside, loop, a, b
+    columns = [f"{part}_{p}" for part in ("step", "step_of_32_layers") for p in PREFIX_LENGTHS]
     return context.record(
         parameters={
             "num_layers": NUM_LAYERS,
@@ -79,7 +90,9 @@ def run(context: Context) -> Record:
             "dtype": "bfloat16",
             "weights": "random",
             "compared_steps": NUM_COMPARED_STEPS,
-            "attention_replays": ATTENTION_REPLAYS,
+            "step_of_32_layers": "fixed + (step - fixed) * 32 / layers; fixed is what a step does "
+            "beside its layers",
+            "share_of_matmul_ceiling": "operations of 32 layers over step_of_32_layers, paged",
             "flops_of_a_layer": flops,
             "order": "baseline, candidate, alternating",
         },
@@ -92,4 +105,5 @@ def run(context: Context) -> Record:
         baseline=Measurement("dense_legacy, FLASH_ATTN, graphs", tuple(rows["baseline"])),
         candidate=Measurement("paged_scheduler, FLASH_ATTN, graphs", tuple(rows["candidate"])),
         ratios={name: (f"candidate.{name}_s", f"baseline.{name}_s") for name in columns},
+        findings=findings,
     )
