@@ -10,14 +10,19 @@ from __future__ import annotations
 from kit.engine.engine import ImageEngine
 from kit.engine.pending import RequestHandle
 from kit.modelspec.deployment import load_config
+from kit.plan.plan import Plan, plan_deployment
+from kit.plan.size import SizePlan
 from kit.request import GenerationRequest, GenerationResult, SamplingParams, StepEvent
 
 __all__ = [
     "GenerationRequest",
     "GenerationResult",
     "ImageEngine",
+    "Plan",
     "RequestHandle",
     "SamplingParams",
+    "SizePlan",
     "StepEvent",
     "load_config",
+    "plan_deployment",
 ]

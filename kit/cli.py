@@ -15,6 +15,8 @@ from kit.commands.demo import add_flags as add_demo_flags
 from kit.commands.demo import demo
 from kit.commands.deployment import model_folder, resolve, show
 from kit.commands.output import check_writable
+from kit.commands.plan import add_flags as add_plan_flags
+from kit.commands.plan import plan
 from kit.commands.serve import add_flags as add_serve_flags
 from kit.commands.serve import serve
 from kit.errors import KitError
@@ -53,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_demo(commands)
     _add_fetch(commands)
+    _add_plan(commands)
     _add_config(commands)
     _add_doctor(commands)
     return parser
@@ -165,6 +168,17 @@ def _add_demo(commands: Any) -> None:
     add_demo_flags(parser)
 
 
+def _add_plan(commands: Any) -> None:
+    parser = commands.add_parser(
+        "plan",
+        help="memory and capacity of a deployment, with nothing loaded",
+        description="Exit code 0: every size fits. 2: one does not, or the deployment cannot.",
+    )
+    parser.set_defaults(run=_plan)
+    add_plan_flags(parser)
+    _add_deployment(parser)
+
+
 def _add_config(commands: Any) -> None:
     parser = commands.add_parser("config", help="print the resolved deployment with sources")
     parser.set_defaults(run=_config)
@@ -223,6 +237,10 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _demo(args: argparse.Namespace) -> int:
     return demo(args, say=lambda line: print(line, flush=True), note=_note)
+
+
+def _plan(args: argparse.Namespace) -> int:
+    return plan(args, say=print)
 
 
 def _config(args: argparse.Namespace) -> int:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kit.attention.cuda.build import ComputeCapability, FlashBuild, find_flash_build
+from kit.attention.cuda.build import (
+    ComputeCapability,
+    FlashBuild,
+    NoFlashBuild,
+    find_flash_build,
+    published_flash_build,
+)
 from kit.config.deploy import KVMode
 from kit.errors import ConfigError, UnsupportedError
 
@@ -48,11 +54,20 @@ class Capability:
 _NO_PAGE_TABLE = "scaled_dot_product_attention takes contiguous keys and no page table"
 _NOT_BUILT = "this version has no kernels for npu devices (not built yet); run on device cpu"
 
+_ASCEND_PAGES = PageRule(128, 128)
+"""Pages that Ascend's fused attention takes; for planning only, no kernel is built."""
+
 
 def capability(
-    backend: str, platform: str, compute_capability: ComputeCapability | None = None
+    backend: str,
+    platform: str,
+    compute_capability: ComputeCapability | None = None,
+    *,
+    is_planned: bool = False,
 ) -> Capability:
     """Look up what a backend can do; on cuda also what is installed for a card's capability.
+
+    is_planned: the device is somewhere else, so every package that it takes counts as installed.
 
     Raises UnsupportedError for a name or a platform that is not known.
     """
@@ -62,7 +77,8 @@ def capability(
             f"{', '.join(BACKENDS)} on {', '.join(PLATFORMS)}"
         )
     if platform == "npu":
-        return Capability(backend, platform, None, None, _NOT_BUILT)
+        pages = (lambda _: _ASCEND_PAGES) if is_planned and backend == "FLASH_ATTN" else None
+        return Capability(backend, platform, None, None, _NOT_BUILT, pages)
     if backend == "TORCH_SDPA":
         return Capability(backend, platform, "torch_sdpa", None, _NO_PAGE_TABLE)
     if platform == "cpu":
@@ -76,7 +92,8 @@ def capability(
             backend, platform, "torch_cudnn", None, _NO_PAGE_TABLE, dtypes=("bfloat16",)
         )
     assert compute_capability is not None, "a card is asked for its compute capability first"
-    return _flash_on_cuda(compute_capability)
+    find = published_flash_build if is_planned else find_flash_build
+    return _flash_on_cuda(find(compute_capability))
 
 
 def resolve_kernel(
@@ -87,16 +104,17 @@ def resolve_kernel(
     dtype: str,
     head_dim: int,
     compute_capability: ComputeCapability | None = None,
+    is_planned: bool = False,
 ) -> str:
-    """Return the name of the kernel that runs.
+    """Return the name of the kernel that runs; `is_planned` as for capability.
 
     Raises UnsupportedError with the reason if there is none, for a head size that it was not built
     for, and ConfigError for a dtype that it does not take.
     """
-    entry = capability(backend, platform, compute_capability)
+    entry = capability(backend, platform, compute_capability, is_planned=is_planned)
     kernel = entry.paged_kernel if kv_mode == "paged_scheduler" else entry.dense_kernel
     if kernel is None:
-        raise UnsupportedError(_refusal(entry, kv_mode, compute_capability))
+        raise UnsupportedError(_refusal(entry, kv_mode, compute_capability, is_planned))
     if entry.head_sizes is not None and head_dim > entry.head_sizes[-1]:
         raise UnsupportedError(
             f"diffusion_attention_backend {backend}: {kernel} has no head size {head_dim}, built "
@@ -119,14 +137,15 @@ def resolve_page_size(
     head_dim: int,
     requested: int | None,
     compute_capability: ComputeCapability | None = None,
+    is_planned: bool = False,
 ) -> int:
     """Return the tokens of a page: `requested` if the kernel reads it, its default for None.
 
     Raises UnsupportedError if the backend reads no pages, ConfigError for a size it cannot read.
     """
-    entry = capability(backend, platform, compute_capability)
+    entry = capability(backend, platform, compute_capability, is_planned=is_planned)
     if entry.page_rule is None:
-        raise UnsupportedError(_refusal(entry, "paged_scheduler", compute_capability))
+        raise UnsupportedError(_refusal(entry, "paged_scheduler", compute_capability, is_planned))
     rule = entry.page_rule(head_dim)
     if requested is None:
         return rule.default
@@ -134,16 +153,15 @@ def resolve_page_size(
     if not strict or requested < 1 or requested % rule.multiple:
         raise ConfigError(
             "diffusion_kv_page_size",
-            f"page sizes of {entry.paged_kernel} at head size {head_dim} are the positive "
-            f"multiples of {rule.multiple}",
+            f"page sizes of {entry.paged_kernel or backend} at head size {head_dim} are the "
+            f"positive multiples of {rule.multiple}",
             value=requested,
             remedy=f"leave it out for {rule.default}",
         )
     return requested
 
 
-def _flash_on_cuda(compute_capability: ComputeCapability) -> Capability:
-    build = find_flash_build(compute_capability)
+def _flash_on_cuda(build: FlashBuild | NoFlashBuild) -> Capability:
     if not isinstance(build, FlashBuild):
         return Capability("FLASH_ATTN", "cuda", None, None, build.reason)
 
@@ -165,11 +183,14 @@ def _flash_on_cuda(compute_capability: ComputeCapability) -> Capability:
 
 
 def _refusal(
-    entry: Capability, kv_mode: KVMode, compute_capability: ComputeCapability | None
+    entry: Capability,
+    kv_mode: KVMode,
+    compute_capability: ComputeCapability | None,
+    is_planned: bool,
 ) -> str:
     others = []
     for backend in BACKENDS:
-        other = capability(backend, entry.platform, compute_capability)
+        other = capability(backend, entry.platform, compute_capability, is_planned=is_planned)
         if other.paged_kernel if kv_mode == "paged_scheduler" else other.dense_kernel:
             others.append(backend)
     remedy = f"; use {' or '.join(others)}" if others else ""

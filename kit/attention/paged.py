@@ -11,6 +11,7 @@ from kit.attention.rotary import QKNorm, Rotary
 from kit.errors import KVCacheError
 from kit.kv.allocation import KVAllocation
 from kit.kv.store import PagedStore
+from kit.modelspec.footprint import pool_bytes
 from kit.tokenizer.layout import Layout
 
 
@@ -54,7 +55,7 @@ class PagedRequest:
     @property
     def num_bytes(self) -> int:
         """Bytes of the request's pages."""
-        return self._allocation.num_pages * self._store.page_bytes
+        return pool_bytes(self._allocation.num_pages, self._store.page_bytes)
 
     def step(self, plan: StepPlan) -> PagedStep:
         """Prepare one forward pass over `plan`; the result may be used for many steps."""

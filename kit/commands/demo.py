@@ -107,7 +107,7 @@ def _servers(
     key = os.environ.get(API_KEY_VARIABLE) or None
     if ports is None:
         return Servers(args.server, args.compare_server, key)
-    notice = compare_notice(CpuPlatform().free_memory_bytes())
+    notice = compare_notice(CpuPlatform().memory().free_bytes)
     children.append(start("paged", ports[0], PAGED, note))
     if notice:
         note(f"note: {notice}")

@@ -62,9 +62,9 @@ def _start_lines(model: Path, config: DeployConfig) -> list[str]:
     worker, generation = plan.worker, preprocessor.generation
     lines = [f"start: device {worker.device}, dtype {worker.dtype}, kv mode {worker.kv_mode}"]
     if plan.kv is not None:
-        num_bytes = worker.num_pages * plan.kv.geometry.page_bytes
         lines.append(
-            f"start: {worker.num_pages} pages of {worker.page_size} tokens, {num_bytes} bytes"
+            f"start: {worker.num_pages} pages of {worker.page_size} tokens, "
+            f"{plan.kv.pool_bytes} bytes"
         )
     lines.append(
         f"checkpoint: {generation.num_inference_steps} steps, guidance "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,9 @@ def _find(name: str, folder: Path, field: str, asked_by: str) -> tuple[Path, str
     if same_name is not None:
         remedy = f"a file of this name is packaged: write {same_name.stem}"
     else:
-        names = ", ".join(packaged_names("deploy"))
-        remedy = f"give the path of a deploy file, or a packaged name: {names}"
+        names = packaged_names("deploy")
+        remedy = f"give the path of a deploy file, or a packaged name: {', '.join(names)}"
+        near = difflib.get_close_matches(Path(name).name.removesuffix(".yaml"), names, n=1)
+        if near:
+            remedy = f"did you mean {near[0]}? {remedy}"
     raise ConfigError(field, "there is no such file", value=name, source=asked_by, remedy=remedy)

@@ -19,7 +19,7 @@ from kit.doctor.segments import RELATIVE_LIMIT, check_segments
 from kit.errors import KitError
 from kit.modelspec.config import load_generation_config, load_model_config
 from kit.modelspec.files import CheckpointFiles
-from kit.modelspec.footprint import activation_bytes, weight_bytes
+from kit.modelspec.footprint import FLOAT32_BYTES, activation_bytes, weight_bytes
 from kit.modelspec.tensors import check_tensors
 from kit.platforms.cpu import CpuPlatform
 from kit.telemetry.environment import capture_environment
@@ -103,13 +103,13 @@ def _tokenizer(checkpoint: Path) -> Check:
 
 def _room(checkpoint: Path) -> Check:
     model, platform = load_model_config(checkpoint), CpuPlatform()
-    dtype_bytes = 4 if platform.default_dtype == "float32" else 2
+    dtype_bytes = FLOAT32_BYTES
     square = model.image_base_size
     weights = weight_bytes(model, dtype_bytes)
     working = activation_bytes(
         model, height=square, width=square, prefix_len=0, num_rows=2, dtype_bytes=dtype_bytes
     ).peak
-    free_memory, free_disk = platform.free_memory_bytes(), shutil.disk_usage(checkpoint).free
+    free_memory, free_disk = platform.memory().free_bytes, shutil.disk_usage(checkpoint).free
     detail = (
         f"one {platform.name} rank takes {weights / 2**30:.2f} GiB of weights and about "
         f"{working / 2**30:.2f} GiB to draw {square}x{square}; "

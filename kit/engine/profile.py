@@ -9,7 +9,7 @@ from kit.errors import ConfigError, WorkerError
 from kit.executor.inline import InlineExecutor
 from kit.messages import RunRequest
 from kit.modelspec.config import ModelConfig
-from kit.modelspec.footprint import longest_row, most_rows
+from kit.plan.rank import profiled_shape
 from kit.platforms.cuda import CudaPlatform
 from kit.request import ResolvedSampling
 from kit.telemetry.log import get_logger
@@ -45,8 +45,8 @@ def profile_largest(
         )
         return
     pool = "kv_cache_memory_bytes" if config.stage.kv_cache_memory_bytes else "page pool"
-    total = CudaPlatform(config.stage.device_ids[0]).total_memory_bytes
-    allowed = int(total * config.stage.gpu_memory_utilization)
+    memory = CudaPlatform(config.stage.device_ids[0]).memory()
+    allowed = memory.allowed_bytes(config.stage.gpu_memory_utilization)
     try:
         result = executor.run(request, lambda _: None, lambda: False)
     except WorkerError as error:
@@ -64,7 +64,7 @@ def profile_largest(
         pool,
         executor.info.pool_bytes / _GIB,
         allowed / _GIB,
-        total / _GIB,
+        memory.total_bytes / _GIB,
     )
     if peak > allowed:
         raise _refusal(
@@ -76,23 +76,19 @@ def profile_largest(
 
 def largest_request(model: ModelConfig, largest: Bucket, plan: StartPlan) -> RunRequest | None:
     """Build the request with the most tokens; None if the pool holds not even a short prompt's."""
+    shape = profiled_shape(model, largest, plan.kv)
+    if shape is None:
+        return None
     factor = model.vae_downsample_factor
     grid = (largest.height // factor, largest.width // factor)
-    num_rows, target = most_rows(model), model.num_special + grid[0] * grid[1]
-    row = longest_row(model)
-    if plan.kv is not None:
-        num_rows = min(num_rows, plan.kv.max_rows_per_request)
-        row = min(row, plan.kv.largest_num_tokens(num_rows))
-    if row <= target:
-        return None
-    layout = Layout(row - target, model.num_special, grid, tail_len=1)
+    layout = Layout(shape.prefix_len, model.num_special, grid, tail_len=1)
     allocation = None
     if plan.kv is not None:
-        allocation = plan.kv.reserve(_REQUEST_ID, num_rows, layout.kv_len)
+        allocation = plan.kv.reserve(_REQUEST_ID, shape.num_rows, layout.kv_len)
         assert allocation is not None, "the pool is empty and large enough"
     return RunRequest(
         _REQUEST_ID,
-        Rows(layout, ((0,) * layout.seq_len,) * num_rows),
+        Rows(layout, ((0,) * layout.seq_len,) * shape.num_rows),
         ResolvedSampling(largest.height, largest.width, _NUM_STEPS, 5.0, 3.0, 0),
         allocation,
         None,

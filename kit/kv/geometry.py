@@ -33,3 +33,7 @@ class KVGeometry:
     def num_pages(self, num_tokens: int) -> int:
         """Pages that a row of `num_tokens` tokens needs."""
         return footprint.num_pages(num_tokens, self.page_size)
+
+    def pool_bytes(self, num_pages: int) -> int:
+        """Bytes of so many pages."""
+        return footprint.pool_bytes(num_pages, self.page_bytes)

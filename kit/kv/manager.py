@@ -30,6 +30,11 @@ class KVCacheManager:
         self._generation = 0
         self._live: dict[str, KVAllocation] = {}
 
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the whole pool on one rank."""
+        return self.geometry.pool_bytes(self.pool.num_pages)
+
     def check_fits(
         self,
         num_rows: int,
@@ -111,8 +116,8 @@ class KVCacheManager:
         request_id: str | None,
         largest_size: LargestSize | None,
     ) -> CapacityError:
-        needed = num_pages * self.geometry.page_bytes
-        given = self.pool.num_pages * self.geometry.page_bytes
+        needed = self.geometry.pool_bytes(num_pages)
+        given = self.pool_bytes
         remedy = f"raise kv_cache_memory_bytes to {needed}"
         if largest_size is not None:
             size = largest_size(self.largest_num_tokens(num_rows))

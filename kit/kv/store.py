@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kit.kv.allocation import KVAllocation
+from kit.modelspec.footprint import KEPT_ROW_GRAIN, num_pages
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,8 @@ class KeptRows:
     A captured graph holds addresses, so a request whose rows lay elsewhere could not replay it.
     """
 
-    _GRAIN = 1024
-    """Rows are as long as the next multiple, so that prompts of many lengths share a graph."""
-
     def __init__(self, shape: KVShape, max_rows: int, max_tokens: int) -> None:
-        self.shape, self._max_tokens = shape, -(-max_tokens // self._GRAIN) * self._GRAIN
+        self.shape, self._max_tokens = shape, _kept_length(max_tokens)
         self._keys = shape.zeros(max_rows * self._max_tokens)
         self._values = shape.zeros(max_rows * self._max_tokens)
 
@@ -123,7 +121,7 @@ class KeptRows:
 
     def take(self, num_rows: int, num_tokens: int) -> DenseStore:
         """Return rows of at least `num_tokens` tokens; what earlier requests wrote lies in them."""
-        capacity = -(-num_tokens // self._GRAIN) * self._GRAIN
+        capacity = _kept_length(num_tokens)
         assert capacity <= self._max_tokens, "no row is longer than the longest"
 
         def rows(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -133,3 +131,8 @@ class KeptRows:
             )
 
         return DenseStore(self.shape, rows(self._keys), rows(self._values), is_kept=True)
+
+
+def _kept_length(num_tokens: int) -> int:
+    """Prompts of many lengths share a length, so that they share a graph."""
+    return num_pages(num_tokens, KEPT_ROW_GRAIN) * KEPT_ROW_GRAIN

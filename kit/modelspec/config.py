@@ -118,8 +118,12 @@ class GenerationConfig:
 
 def load_model_config(folder: Path) -> ModelConfig:
     """Read `folder/config.json`; raises CheckpointError (damaged) or UnsupportedError (variant)."""
-    raw = _read_json(folder / "config.json")
-    return parse_model_config(raw)
+    return load_config_file(folder / "config.json")
+
+
+def load_config_file(path: Path) -> ModelConfig:
+    """Read one config.json, wherever it lies; errors as in load_model_config."""
+    return parse_model_config(_read_json(path))
 
 
 def parse_model_config(raw: dict[str, Any]) -> ModelConfig:

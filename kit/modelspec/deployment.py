@@ -8,7 +8,7 @@ from typing import Any
 
 from kit.config.deploy import DeployConfig
 from kit.config.load import load_config as load_deploy
-from kit.modelspec.config import load_model_config
+from kit.modelspec.config import ModelConfig, load_model_config
 from kit.modelspec.footprint import weight_bytes
 from kit.platforms.detect import platform_name
 
@@ -29,12 +29,29 @@ def load_config(
     flags: later beats earlier. Raises CheckpointError (no such checkpoint), UnsupportedError
     (another architecture) or ConfigError.
     """
-    spec = load_model_config(Path(model))
+    return resolve_deployment(
+        load_model_config(Path(model)),
+        deploy_config,
+        stage_overrides=stage_overrides,
+        flags=flags,
+        platform=platform_name(),
+    )
+
+
+def resolve_deployment(
+    spec: ModelConfig,
+    deploy_config: str | Path | None = None,
+    *,
+    stage_overrides: str | Mapping[str, Any] | None = None,
+    flags: Mapping[str, object] | None = None,
+    platform: str,
+) -> DeployConfig:
+    """Resolve the deployment of a model of some shape on some platform; errors as load_config."""
     tiny = weight_bytes(spec, dtype_bytes=2) < _TINY_WEIGHT_BYTES
     return load_deploy(
         deploy_config,
         stage_overrides=stage_overrides,
         flags=flags,
         model_overlay="tiny" if tiny else None,
-        platform=platform_name(),
+        platform=platform,
     )

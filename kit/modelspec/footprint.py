@@ -16,12 +16,37 @@ from kit.modelspec.tensors import Part, expected_tensors
 
 FLOAT32_BYTES = 4
 
-# Feature maps alive at once in the VAE decoder's largest upsampling (convolution's output, repeated
-# input, both rearranged, their sum, the next norm): 7.25 by torch's memory profiler on the CPU.
-_LIVE_DECODER_MAPS = 7.5
-
 # Keys per tile of the CPU reference kernel, and six running numbers per query and head.
 _SCORES_PER_HEAD = 128 + 6
+
+KEPT_ROW_GRAIN = 1024
+"""Contiguous rows that stay at one address for captured graphs are as long as the next multiple."""
+
+_SPLIT_PARTS: frozenset[Part] = frozenset({"embedding", "attention", "experts", "shared_expert"})
+
+
+@dataclass(frozen=True)
+class Split:
+    """How many ranks share what of a model; vLLM-Omni splits HunyuanImage-3.0 in this way.
+
+    Norms, routers, timestep embedders, the layers between latents and tokens, and the VAE decoder
+    are whole on every rank.
+    """
+
+    tensor: int = 1
+    """Ranks that share the embedding, the heads and the width of every expert."""
+
+    sequence: int = 1
+    """Ranks that share the tokens, and around attention the heads of a tensor rank."""
+
+    cfg: int = 1
+    """Ranks that share the computation of the CFG rows."""
+
+    whole_experts: bool = False
+    """Tensor ranks have whole experts, as many each, in place of slices of all."""
+
+
+ONE_RANK = Split()
 
 
 @dataclass(frozen=True)
@@ -44,31 +69,62 @@ def slot_bytes(num_layers: int, num_kv_heads: int, head_dim: int, dtype_bytes: i
     return 2 * num_layers * num_kv_heads * head_dim * dtype_bytes
 
 
-def kv_token_bytes(model: ModelConfig, dtype_bytes: int, tensor_parallel_size: int = 1) -> int:
-    """Return the bytes of one token's keys and values on one rank.
-
-    Raises ConfigError when the ranks cannot share the kv heads evenly.
-    """
+def check_split(model: ModelConfig, split: Split) -> None:
+    """Raise ConfigError with the sizes that go when ranks cannot share heads or experts evenly."""
     heads = model.num_key_value_heads
-    if heads % tensor_parallel_size:
-        sizes = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+    if heads % (split.tensor * split.sequence):
+        name, own, other = "tensor_parallel_size", split.tensor, split.sequence
+        # Named is the one that could be changed alone.
+        if heads % split.tensor == 0:
+            name, own, other = "ulysses_degree", split.sequence, split.tensor
+        sizes = [str(n) for n in range(1, heads + 1) if heads % (n * other) == 0]
+        raise ConfigError(
+            name,
+            f"tensor_parallel_size {split.tensor} x ulysses_degree {split.sequence} does not "
+            f"divide the model's {heads} kv heads",
+            value=own,
+            remedy=f"use one of {', '.join(sizes)}" if sizes else "lower both",
+        )
+    shared = model.num_experts if split.whole_experts else model.moe_intermediate_size
+    if any(number % split.tensor for number in shared):
+        what = "experts" if split.whole_experts else "expert widths"
         raise ConfigError(
             "tensor_parallel_size",
-            f"does not divide the model's {heads} kv heads",
-            value=tensor_parallel_size,
-            remedy=f"use one of {sizes}",
+            f"does not divide the model's {what}, {', '.join(map(str, sorted(set(shared))))}",
+            value=split.tensor,
+            remedy="lower it, or change enable_expert_parallel",
         )
+
+
+def kv_token_bytes(model: ModelConfig, dtype_bytes: int, split: Split = ONE_RANK) -> int:
+    """Return the bytes of one token's keys and values on one rank; raises as check_split."""
+    check_split(model, split)
     return slot_bytes(
         model.num_hidden_layers,
-        heads // tensor_parallel_size,
+        kv_heads(model, split),
         model.attention_head_dim,
         dtype_bytes,
     )
 
 
+def kv_heads(model: ModelConfig, split: Split = ONE_RANK) -> int:
+    """Return the kv heads whose keys and values lie on one rank."""
+    return model.num_key_value_heads // (split.tensor * split.sequence)
+
+
 def page_bytes(token_bytes: int, page_size: int) -> int:
     """Return the bytes of a page of `page_size` slots."""
     return page_size * token_bytes
+
+
+def pool_bytes(num_pages: int, bytes_per_page: int) -> int:
+    """Return the bytes of so many pages."""
+    return num_pages * bytes_per_page
+
+
+def pages_within(num_bytes: int, bytes_per_page: int) -> int:
+    """Return the whole pages that fit into so many bytes."""
+    return max(0, num_bytes) // bytes_per_page
 
 
 def num_pages(num_tokens: int, page_size: int) -> int:
@@ -81,6 +137,16 @@ def row_bytes(num_tokens: int, token_bytes: int, page_size: int) -> int:
     return num_pages(num_tokens, page_size) * page_bytes(token_bytes, page_size)
 
 
+def contiguous_bytes(num_rows: int, num_tokens: int, token_bytes: int) -> int:
+    """Return the bytes that rows of `num_tokens` tokens take without pages."""
+    return num_rows * row_bytes(num_tokens, token_bytes, 1)
+
+
+def kept_rows_bytes(model: ModelConfig, token_bytes: int) -> int:
+    """Return the bytes that contiguous rows of all requests keep where graphs are captured."""
+    return most_rows(model) * row_bytes(longest_row(model), token_bytes, KEPT_ROW_GRAIN)
+
+
 def longest_row(model: ModelConfig) -> int:
     """Return the most tokens a row can have."""
     return model.max_position_embeddings
@@ -91,30 +157,32 @@ def most_rows(model: ModelConfig) -> int:
     return 1 if model.cfg_distilled else 2
 
 
-def automatic_pool_bytes(
+def automatic_pool_pages(
     model: ModelConfig,
     *,
     max_num_seqs: int,
     max_rows: int,
     allowed_bytes: int,
-    dtype_bytes: int,
+    bytes_per_page: int,
     page_size: int,
 ) -> int:
-    """Return the bytes of a page pool that nobody gave a size: a multiple of the page's bytes.
+    """Return the pages of a pool that nobody gave a size.
 
     It holds `max_num_seqs` requests of `max_rows` of the longest rows, or what
-    `allowed_bytes` hold if that is less. 0 when that is less than one page.
+    `allowed_bytes` hold if that is less; that may be none.
     """
-    token_bytes = kv_token_bytes(model, dtype_bytes)
-    bytes_per_page = page_bytes(token_bytes, page_size)
-    wanted = max_num_seqs * max_rows * row_bytes(longest_row(model), token_bytes, page_size)
-    return min(wanted, max(0, allowed_bytes) // bytes_per_page * bytes_per_page)
+    wanted = max_num_seqs * max_rows * num_pages(longest_row(model), page_size)
+    return min(wanted, pages_within(allowed_bytes, bytes_per_page))
 
 
 def weight_bytes_by_part(
-    model: ModelConfig, dtype_bytes: int, *, vae_dtype_bytes: int = FLOAT32_BYTES
+    model: ModelConfig,
+    dtype_bytes: int,
+    *,
+    vae_dtype_bytes: int = FLOAT32_BYTES,
+    split: Split = ONE_RANK,
 ) -> Mapping[Part, int]:
-    """Return the bytes of the weights that text-to-image loads, per part of the model.
+    """Return the bytes of the weights that text-to-image loads on one rank, per part.
 
     The router's weights are float32 whatever the rest is, as the official model declares them.
     """
@@ -122,16 +190,23 @@ def weight_bytes_by_part(
     sizes: dict[Part, int] = {}
     for spec in expected_tensors(model).values():
         if spec.needed_for_t2i:
-            num_bytes = math.prod(spec.shape) * element_bytes.get(spec.part, dtype_bytes)
+            ranks = split.tensor if spec.part in _SPLIT_PARTS else 1
+            # A vocabulary that the ranks cannot share evenly is padded.
+            elements = -(-math.prod(spec.shape) // ranks)
+            num_bytes = elements * element_bytes.get(spec.part, dtype_bytes)
             sizes[spec.part] = sizes.get(spec.part, 0) + num_bytes
     return sizes
 
 
 def weight_bytes(
-    model: ModelConfig, dtype_bytes: int, *, vae_dtype_bytes: int = FLOAT32_BYTES
+    model: ModelConfig,
+    dtype_bytes: int,
+    *,
+    vae_dtype_bytes: int = FLOAT32_BYTES,
+    split: Split = ONE_RANK,
 ) -> int:
-    """Return the bytes of all weights that text-to-image loads."""
-    parts = weight_bytes_by_part(model, dtype_bytes, vae_dtype_bytes=vae_dtype_bytes)
+    """Return the bytes of all weights that text-to-image loads on one rank."""
+    parts = weight_bytes_by_part(model, dtype_bytes, vae_dtype_bytes=vae_dtype_bytes, split=split)
     return sum(parts.values())
 
 
@@ -145,8 +220,9 @@ def activation_bytes(
     dtype_bytes: int,
     fused: bool = False,
     vae_dtype_bytes: int = FLOAT32_BYTES,
+    split: Split = ONE_RANK,
 ) -> ActivationBytes:
-    """Estimate the working memory of a request of height x width pixels.
+    """Estimate the working memory of a request of height x width pixels on one rank.
 
     An estimate from the largest tensors that live together; allocators and kernels add their own.
     b bytes per element, T tokens of all rows in the first step, A query heads, H hidden, E experts
@@ -170,31 +246,37 @@ def activation_bytes(
         experts     T k (H + I) b + T H b                     gated rows and second product; the
                                                               shared expert's output
 
-        decode  = 7.5 feature maps of the decoder's largest level
+        decode  = 4 to 7.25 feature maps of the decoder's largest level, see _live_decoder_maps
 
-    Sources: the kit's own model and kernels, which follow the official layer and decoder.
+    Ranks that share rows or tokens divide T, tensor ranks the heads and I; with whole experts in
+    their place k (every rank is taken to get its share of the tokens). Each rank decodes.
+
+    Sources: the kit's own model and kernels, which follow the official layer and decoder; more
+    than one rank is arithmetic, not measured.
     """
     factor = model.vae_downsample_factor
     grid = (height // factor, width // factor)
-    T = num_rows * (prefix_len + model.num_special + grid[0] * grid[1])
-    attention, experts = (_fused_bytes if fused else _plain_bytes)(model, T, dtype_bytes)
+    row_tokens = prefix_len + model.num_special + grid[0] * grid[1]
+    T = -(-num_rows // split.cfg) * -(-row_tokens // split.sequence)
+    attention, experts = (_fused_bytes if fused else _plain_bytes)(model, T, dtype_bytes, split)
     largest_map = max(_decoder_map_elements(model, grid))
     return ActivationBytes(
         denoise=4 * T * model.hidden_size * dtype_bytes + max(attention, experts),
-        decode=int(_LIVE_DECODER_MAPS * largest_map * vae_dtype_bytes),
+        decode=int(_live_decoder_maps(model) * largest_map * vae_dtype_bytes),
     )
 
 
-def _plain_bytes(model: ModelConfig, T: int, dtype_bytes: int) -> tuple[int, int]:
+def _plain_bytes(model: ModelConfig, T: int, dtype_bytes: int, split: Split) -> tuple[int, int]:
     """Return what attention and what the expert layer hold in plain torch operations."""
-    H, A = model.hidden_size, model.num_attention_heads
+    H, A = model.hidden_size, model.num_attention_heads // split.tensor
     q_dim = A * model.attention_head_dim
-    attention = T * (model.qkv_dim + 2 * q_dim) * dtype_bytes
+    attention = T * (model.qkv_dim // split.tensor + 2 * q_dim) * dtype_bytes
     attention += T * (3 * q_dim + _SCORES_PER_HEAD * A) * FLOAT32_BYTES
     E = max(model.num_experts)
+    slices = 1 if split.whole_experts else split.tensor
     # The shared expert is as wide as all its shares together.
     expert_width = max(
-        width * max(1, shares)
+        max(width // slices, width * shares // split.tensor)
         for width, shares in zip(model.moe_intermediate_size, model.num_shared_expert, strict=True)
     )
     experts = T * (2 * E + 3 * H) * FLOAT32_BYTES
@@ -202,15 +284,28 @@ def _plain_bytes(model: ModelConfig, T: int, dtype_bytes: int) -> tuple[int, int
     return attention, experts
 
 
-def _fused_bytes(model: ModelConfig, T: int, dtype_bytes: int) -> tuple[int, int]:
+def _fused_bytes(model: ModelConfig, T: int, dtype_bytes: int, split: Split) -> tuple[int, int]:
     """Return what attention and what the expert layer hold in the kit's kernels."""
     H, q_dim = model.hidden_size, model.num_attention_heads * model.attention_head_dim
-    attention = T * (model.qkv_dim + 3 * q_dim) * dtype_bytes
+    attention = T * ((model.qkv_dim + 3 * q_dim) // split.tensor) * dtype_bytes
+    slices, shares = (1, split.tensor) if split.whole_experts else (split.tensor, 1)
     routed = max(
-        top_k * (H + width)
+        -(-top_k // shares) * (H + width // slices)
         for width, top_k in zip(model.moe_intermediate_size, model.moe_topk, strict=True)
     )
     return attention, T * (routed + H) * dtype_bytes
+
+
+def _live_decoder_maps(model: ModelConfig) -> float:
+    """Return how many maps of the largest size live at once, in a residual block's second half.
+
+    The block's input, the first half's result, what is convolved, the result: 4. The level's own
+    input where a block follows another: 1. Clips of several frames are copied with neighbouring
+    frames side by side, and their frames stacked: 2. The convolution's copy of one frame.
+    """
+    vae = model.vae
+    follows, is_clip = vae.layers_per_block > 0, vae.ffactor_temporal > 1
+    return 4 + (1 if follows else 0) + (2 if is_clip else 0) + 1 / vae.ffactor_temporal
 
 
 def _decoder_map_elements(model: ModelConfig, grid: tuple[int, int]) -> list[int]:

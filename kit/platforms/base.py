@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kit.platforms.memory import Memory
+
 
 class Platform(Protocol):
     """One kind of device."""
@@ -14,21 +16,12 @@ class Platform(Protocol):
         ...
 
     @property
-    def default_dtype(self) -> str:
-        """The dtype that `dtype: auto` means."""
-        ...
-
-    @property
     def compute_capability(self) -> tuple[int, int] | None:
         """Of an NVIDIA card, e.g. (9, 0); None elsewhere."""
         ...
 
-    def free_memory_bytes(self) -> int:
-        """Bytes that can be allocated now."""
-        ...
-
-    def pool_bytes(self, room: int, utilization: float) -> int:
-        """Bytes that the automatic page pool may take of `room`, which nothing else needs."""
+    def memory(self) -> Memory:
+        """What can be allocated now."""
         ...
 
     def peak_memory_bytes(self) -> int:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import psutil
 
+from kit.platforms.memory import HostMemory
+
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -14,21 +16,15 @@ class CpuPlatform:
     """A Platform whose device memory is the machine's main memory."""
 
     name = "cpu"
-    # float32: the reference kernel computes in float32, and bfloat16 is slower on most CPUs.
-    default_dtype = "float32"
     compute_capability = None
 
-    def free_memory_bytes(self) -> int:
+    def memory(self) -> HostMemory:
         """Available memory, or what the control group (v2) still allows if that is less."""
         available = int(psutil.virtual_memory().available)
         limit, used = _read_bytes("memory.max"), _read_bytes("memory.current")
         if limit is None or used is None:
-            return available
-        return max(0, min(available, limit - used))
-
-    def pool_bytes(self, room: int, utilization: float) -> int:
-        """A fraction of what is free."""
-        return int(room * utilization)
+            return HostMemory(available)
+        return HostMemory(max(0, min(available, limit - used)))
 
     def peak_memory_bytes(self) -> int:
         """Peak of the process's resident memory."""

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from kit.errors import UnsupportedError
+from kit.platforms.memory import CardMemory
 from kit.telemetry.environment import command_output
 
 _FIELDS = ("index", "uuid", "name", "compute_cap", "memory.total", "memory.free")
@@ -32,7 +33,6 @@ class CudaPlatform:
     """A Platform: one card."""
 
     name = "cuda"
-    default_dtype = "bfloat16"
 
     def __init__(self, ordinal: int) -> None:
         """`ordinal` counts the cards that this process may see.
@@ -54,17 +54,9 @@ class CudaPlatform:
         """As in Platform."""
         return self._gpu.compute_capability
 
-    @property
-    def total_memory_bytes(self) -> int:
-        return self._gpu.total_bytes
-
-    def free_memory_bytes(self) -> int:
-        """Free memory of the card when this object was made."""
-        return self._gpu.free_bytes
-
-    def pool_bytes(self, room: int, utilization: float) -> int:
-        """What is free but for the fraction of the card that must stay so."""
-        return room - int(self._gpu.total_bytes * (1 - utilization))
+    def memory(self) -> CardMemory:
+        """As the driver said when this object was made."""
+        return CardMemory(self._gpu.total_bytes, self._gpu.free_bytes)
 
     def peak_memory_bytes(self) -> int:
         """Most bytes that tensors of this process took together."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kit.errors import CheckpointError, InvalidRequestError
+from kit.modelspec.config import ModelConfig
 
 NUM_BASE_BUCKETS = 33
 EXTRA_SIZES_HW = ((1024, 768), (1280, 720), (768, 1024), (720, 1280))
@@ -67,6 +68,30 @@ def nearest_bucket(buckets: Sequence[Bucket], height: int, width: int) -> Bucket
     """
     wanted = height / width
     return min(buckets, key=lambda bucket: abs(bucket.ratio - wanted))
+
+
+def fitting_sizes(buckets: Sequence[Bucket], model: ModelConfig) -> tuple[Bucket, ...]:
+    """Return the buckets whose shortest row fits the model's positions.
+
+    Raises CheckpointError if there is none.
+    """
+    # The row: <|startoftext|>, one token of prompt, <boi>, size, ratio, target, <eoi>.
+    room = model.max_position_embeddings - 6 - model.num_special
+    factor = model.vae_downsample_factor
+    sizes = tuple(
+        bucket
+        for bucket in buckets
+        if bucket.height % factor == bucket.width % factor == 0
+        and bucket.height // factor * (bucket.width // factor) <= room
+        # Of buckets with one ratio, the official look-up only ever finds the first.
+        and nearest_bucket(buckets, bucket.height, bucket.width) == bucket
+    )
+    if not sizes:
+        raise CheckpointError(
+            f"config.json max_position_embeddings: {model.max_position_embeddings} positions "
+            f"hold no image of image_base_size {model.image_base_size}"
+        )
+    return sizes
 
 
 def parse_size(text: str) -> tuple[int, int]:

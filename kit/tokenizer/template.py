@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
-from kit.errors import CheckpointError, InvalidRequestError
+from kit.errors import InvalidRequestError
 from kit.modelspec.config import ModelConfig
 from kit.request import Template
-from kit.tokenizer.buckets import Bucket, nearest_bucket
+from kit.tokenizer.buckets import Bucket, fitting_sizes, nearest_bucket
 from kit.tokenizer.layout import Layout, Rows
 from kit.tokenizer.special import TAGS
 from kit.tokenizer.tokenizer import Tokenizer
@@ -105,27 +105,8 @@ def build_rows(
 
 
 def supported_sizes(tokenizer: Tokenizer, model: ModelConfig) -> tuple[Bucket, ...]:
-    """Return the buckets whose shortest row fits the model's positions.
-
-    Raises CheckpointError if there is none.
-    """
-    # The row: <|startoftext|>, one token of prompt, <boi>, size, ratio, target, <eoi>.
-    room = model.max_position_embeddings - 6 - model.num_special
-    factor = model.vae_downsample_factor
-    sizes = tuple(
-        bucket
-        for bucket in tokenizer.buckets
-        if bucket.height % factor == bucket.width % factor == 0
-        and bucket.height // factor * (bucket.width // factor) <= room
-        # Of buckets with one ratio, the official look-up only ever finds the first.
-        and nearest_bucket(tokenizer.buckets, bucket.height, bucket.width) == bucket
-    )
-    if not sizes:
-        raise CheckpointError(
-            f"config.json max_position_embeddings: {model.max_position_embeddings} positions "
-            f"hold no image of image_base_size {model.image_base_size}"
-        )
-    return sizes
+    """Return the sizes of a checkpoint; raises CheckpointError if there is none."""
+    return fitting_sizes(tokenizer.buckets, model)
 
 
 def _check_texts(

@@ -200,3 +200,24 @@ def test_a_backend_without_pages_has_no_page_size() -> None:
 def test_importing_it_loads_no_torch() -> None:
     code = "import sys, kit.attention.capabilities; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("platform", "capability_of_card", "size"),
+    [("cuda", HOPPER, 176), ("cuda", AMPERE, 256), ("npu", None, 128), ("cpu", None, 32)],
+)
+def test_pages_of_a_device_that_is_elsewhere(
+    platform: str, capability_of_card: tuple[int, int] | None, size: int
+) -> None:
+    """Whatever is installed here: nothing of FlashAttention is."""
+    planned = {"head_dim": 128, "compute_capability": capability_of_card, "is_planned": True}
+    assert page_size(None, platform, **planned) == size
+    assert page_size(2 * size, platform, **planned) == 2 * size
+    if platform != "cpu":
+        with pytest.raises(ConfigError, match=f"positive multiples of {size}"):
+            page_size(size + 1, platform, **planned)
+
+
+def test_a_planned_card_that_is_too_old_has_no_kernel() -> None:
+    with pytest.raises(UnsupportedError, match=r"needs at least 8\.0; use TORCH_SDPA"):
+        kernel("FLASH_ATTN", "cuda", "dense_legacy", compute_capability=(7, 5), is_planned=True)

@@ -64,6 +64,13 @@ def test_other_absent_files_list_the_packaged_ones(name: str) -> None:
     assert all(packaged in str(caught.value) for packaged in packaged_names("deploy"))
 
 
+@pytest.mark.parametrize("name", ["hunyuan_image3_pagd", "Hunyuan_image3-paged.yaml"])
+def test_a_misspelt_name_gets_the_nearest_packaged_one(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(name)
+    assert caught.value.remedy.startswith("did you mean hunyuan_image3_paged? give the path")
+
+
 @pytest.mark.parametrize("base", ["absent.yaml", "3", "[a, b]"])
 def test_a_wrong_base_config_is_refused_with_its_file(write: Write, base: str) -> None:
     path = write(f"base_config: {base}")

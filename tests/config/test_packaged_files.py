@@ -22,18 +22,47 @@ def test_there_are_no_other_files() -> None:
 @pytest.mark.parametrize("name", packaged_names("deploy"))
 def test_each_file_resolves_and_is_described(name: str, overlay: str | None, platform: str) -> None:
     config = load_config(name, model_overlay=overlay, platform=platform)
-    assert config.warnings == ()
-    assert config.stage.is_paged == (name == "hunyuan_image3_paged")
+    on_cpu = name == "hunyuan_image3_cuda" and overlay is not None
+    assert [note.split(" ")[0] for note in config.warnings] == (
+        ["stages[0].enforce_eager"] if on_cpu else []
+    )
+    assert config.stage.is_paged == (name != PIPELINE)
     text = describe(config)
     assert f"pipeline: {PIPELINE} " in text
-    sources = {
+    named = set(config.provenance.values()) - {
         DEFAULT_SOURCE,
         BASE_SOURCE,
         f"{BASE_SOURCE} (platforms.npu)",
-        "packaged hunyuan_image3_paged.yaml",
         f"model overlay {overlay}.yaml",
+        "sequence_parallel_size, set by packaged hunyuan_image3_tp2_sp2.yaml",
     }
-    assert set(config.provenance.values()) <= sources
+    assert named <= {f"packaged {stem}.yaml" for stem in packaged_names("deploy")}
+    assert (f"packaged {name}.yaml" in named) == (name != PIPELINE)
+
+
+TOPOLOGIES = {
+    "hunyuan_image3_ascend": (4, 1, 1),
+    "hunyuan_image3_cpu": (1, 1, 1),
+    "hunyuan_image3_cuda": (4, 1, 1),
+    "hunyuan_image3_dit": (4, 1, 1),
+    "hunyuan_image3_paged": (4, 1, 1),
+    "hunyuan_image3_single_gpu": (1, 1, 1),
+    "hunyuan_image3_tp2_cfg2": (2, 1, 2),
+    "hunyuan_image3_tp2_sp2": (2, 2, 1),
+    "hunyuan_image3_tp4": (4, 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", packaged_names("deploy"))
+def test_each_file_has_the_ranks_that_its_name_says(name: str) -> None:
+    stage = load_config(name).stage
+    parallel = stage.parallel_config
+    assert (
+        parallel.tensor_parallel_size,
+        parallel.sequence_size,
+        parallel.cfg_parallel_size,
+    ) == TOPOLOGIES[name]
+    assert len(stage.device_ids) == (0 if name.endswith("cpu") else parallel.world_size)
 
 
 @pytest.mark.parametrize("name", packaged_names("model"))

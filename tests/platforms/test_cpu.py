@@ -8,7 +8,7 @@ from kit.platforms.cpu import CpuPlatform
 
 
 def test_free_memory_is_positive_and_within_the_machine() -> None:
-    free = CpuPlatform().free_memory_bytes()
+    free = CpuPlatform().memory().free_bytes
     assert 0 < free <= psutil.virtual_memory().total
 
 

@@ -53,12 +53,20 @@ class NoFlashBuild:
 
 def find_flash_build(capability: ComputeCapability) -> FlashBuild | NoFlashBuild:
     """Look for FA3 on cards of compute capability 9.0, for FA2 on others from 8.0 on."""
-    shown = ".".join(map(str, capability))
     if capability == _HOPPER:
         return _find_flash_3()
     if capability < _AMPERE:
-        return NoFlashBuild(f"compute capability {shown}: FlashAttention needs at least 8.0")
-    return _find_flash_2(shown)
+        return _too_old(capability)
+    return _find_flash_2(capability)
+
+
+def published_flash_build(capability: ComputeCapability) -> FlashBuild | NoFlashBuild:
+    """Return what a card would have with a full build installed, whatever is installed here."""
+    if capability == _HOPPER:
+        return FlashBuild("flash_attn_3", "not looked for", tuple(FLASH_3_TILES), True)
+    if capability < _AMPERE:
+        return _too_old(capability)
+    return FlashBuild("flash_attn_2", "not looked for", _FLASH_2_HEAD_SIZES, True)
 
 
 def flash_3_build(version: str, flags: Mapping[str, bool]) -> FlashBuild | NoFlashBuild:
@@ -85,11 +93,21 @@ def _find_flash_3() -> FlashBuild | NoFlashBuild:
     return flash_3_build(version, import_module("flash_attn_config").CONFIG["build_flags"])
 
 
-def _find_flash_2(capability: str) -> FlashBuild | NoFlashBuild:
+def _too_old(capability: ComputeCapability) -> NoFlashBuild:
+    return NoFlashBuild(
+        f"compute capability {_shown(capability)}: FlashAttention needs at least 8.0"
+    )
+
+
+def _shown(capability: ComputeCapability) -> str:
+    return ".".join(map(str, capability))
+
+
+def _find_flash_2(capability: ComputeCapability) -> FlashBuild | NoFlashBuild:
     if find_spec("flash_attn") is None:
         return NoFlashBuild(
-            f"compute capability {capability} takes FlashAttention 2, which is not installed (no "
-            "module flash_attn); pip install flash-attn"
+            f"compute capability {_shown(capability)} takes FlashAttention 2, which is not "
+            "installed (no module flash_attn); pip install flash-attn"
         )
     return FlashBuild("flash_attn_2", _distribution_of("flash_attn"), _FLASH_2_HEAD_SIZES, True)
 

@@ -1,0 +1,274 @@
+"""What a deployment takes on each rank, decided before anything is loaded.
+
+A start decides by it, and `kit plan` shows it: so the two cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from kit.config.deploy import DeployConfig, value_of
+from kit.errors import ConfigError
+from kit.kv.geometry import KVGeometry
+from kit.kv.manager import KVCacheManager
+from kit.modelspec.config import ModelConfig
+from kit.modelspec.footprint import (
+    ActivationBytes,
+    Split,
+    activation_bytes,
+    automatic_pool_pages,
+    check_split,
+    kept_rows_bytes,
+    kv_heads,
+    kv_token_bytes,
+    longest_row,
+    most_rows,
+    pages_within,
+    weight_bytes,
+    weight_bytes_by_part,
+)
+from kit.modelspec.tensors import Part
+from kit.platforms.memory import Memory
+from kit.tokenizer.buckets import Bucket
+
+DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The types that a start chooses."""
+
+    dtype: Literal["float32", "bfloat16"]
+    """Of weights, activations, keys and values."""
+
+    vae_dtype: Literal["float32", "float16"]
+    """Of the VAE decoder."""
+
+    use_fused: bool
+    """The kit's kernels run, on an accelerator; else plain torch operations."""
+
+    @property
+    def num_bytes(self) -> int:
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def vae_num_bytes(self) -> int:
+        return DTYPE_BYTES[self.vae_dtype]
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """The bytes of one rank, in the order in which a start takes them."""
+
+    kv: KVCacheManager | None
+    """The pages of the pool; None in dense_legacy."""
+
+    kept_rows_bytes: int
+    """Contiguous rows of all requests, kept where later steps are replayed from graphs."""
+
+    token_bytes: int
+    """Keys and values of one token, all layers."""
+
+    weights: Mapping[Part, int]
+    working: ActivationBytes
+    """Of the largest request that may be asked for: its room is left beside the pool."""
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(self.weights.values())
+
+    @property
+    def pool_bytes(self) -> int:
+        return 0 if self.kv is None else self.kv.pool_bytes
+
+    @property
+    def at_rest_bytes(self) -> int:
+        """What is held whether a request runs or not."""
+        return self.weight_bytes + self.pool_bytes + self.kept_rows_bytes
+
+
+@dataclass(frozen=True)
+class RequestShape:
+    """What decides the memory of a request."""
+
+    width: int
+    height: int
+    prefix_len: int
+    num_rows: int
+
+
+def choose_precision(config: DeployConfig, platform: str) -> Precision:
+    """Return the types of a deployment: bfloat16 on accelerators unless it says otherwise."""
+    wants = config.dtype
+    if wants == "auto":
+        # float32: the reference kernel computes in it, and bfloat16 is slower on most CPUs.
+        wants = "float32" if platform == "cpu" else "bfloat16"
+    is_card = platform != "cpu" and wants == "bfloat16"
+    return Precision(wants, "float16" if is_card else "float32", use_fused=is_card)
+
+
+def split_of(config: DeployConfig) -> Split:
+    """Return how the ranks of a deployment share the model."""
+    parallel = config.stage.parallel_config
+    return Split(
+        tensor=parallel.tensor_parallel_size,
+        sequence=parallel.sequence_size,
+        cfg=parallel.cfg_parallel_size,
+        whole_experts=parallel.enable_expert_parallel,
+    )
+
+
+def rank_memory(
+    model: ModelConfig,
+    config: DeployConfig,
+    memory: Memory,
+    precision: Precision,
+    *,
+    largest: Bucket,
+    page_size: int | None,
+    use_graphs: bool,
+) -> RankMemory:
+    """Decide what a rank holds: weights, pool, and the room that requests need beside them.
+
+    `largest` is the largest image that may be asked for, page_size None in dense_legacy. Raises
+    ConfigError, with the number to set, for ranks that cannot share the model, weights that do not
+    fit and a pool that does not fit beside them or holds no page.
+    """
+    split = split_of(config)
+    check_split(model, split)
+    dtypes = (precision.num_bytes, precision.vae_num_bytes)
+    weights = weight_bytes_by_part(model, dtypes[0], vae_dtype_bytes=dtypes[1], split=split)
+    shape = _largest_shape(model, largest)
+    working = working_bytes(model, shape, precision, split)
+    token_bytes = kv_token_bytes(model, dtypes[0], split)
+    free = memory.free_bytes - sum(weights.values())
+    if free < 0:
+        raise _weights_do_not_fit(model, config, memory, precision, split)
+    kv = None
+    if page_size is not None:
+        geometry = KVGeometry(
+            num_layers=model.num_hidden_layers,
+            num_kv_heads=kv_heads(model, split),
+            head_dim=model.attention_head_dim,
+            dtype_bytes=dtypes[0],
+            page_size=page_size,
+        )
+        max_rows = config.stage.diffusion_kv_max_rows_per_request
+        assert max_rows is not None, "checked with the config"
+        num_pages = _pool_pages(model, config, geometry, memory, free - working.peak)
+        kv = KVCacheManager(geometry, num_pages, max_rows)
+    kept = kept_rows_bytes(model, token_bytes) if kv is None and use_graphs else 0
+    return RankMemory(kv, kept, token_bytes, weights, working)
+
+
+def working_bytes(
+    model: ModelConfig, shape: RequestShape, precision: Precision, split: Split
+) -> ActivationBytes:
+    """Estimate the working memory of a request on one rank."""
+    return activation_bytes(
+        model,
+        height=shape.height,
+        width=shape.width,
+        prefix_len=shape.prefix_len,
+        num_rows=shape.num_rows,
+        dtype_bytes=precision.num_bytes,
+        fused=precision.use_fused,
+        vae_dtype_bytes=precision.vae_num_bytes,
+        split=split,
+    )
+
+
+def profiled_shape(
+    model: ModelConfig, largest: Bucket, kv: KVCacheManager | None
+) -> RequestShape | None:
+    """Return the request that a start on a card runs: the longest rows that the pool holds.
+
+    None if the pool holds not even the largest image with a short prompt.
+    """
+    shape = _largest_shape(model, largest)
+    if kv is None:
+        return shape
+    num_rows = min(shape.num_rows, kv.max_rows_per_request)
+    longest = min(longest_row(model), kv.largest_num_tokens(num_rows))
+    prefix_len = longest - num_target_tokens(model, largest.height, largest.width)
+    if prefix_len <= 0:
+        return None
+    return RequestShape(largest.width, largest.height, prefix_len, num_rows)
+
+
+def num_target_tokens(model: ModelConfig, height: int, width: int) -> int:
+    """Return the tokens of a row that every step rewrites."""
+    factor = model.vae_downsample_factor
+    return model.num_special + (height // factor) * (width // factor)
+
+
+def _largest_shape(model: ModelConfig, largest: Bucket) -> RequestShape:
+    prefix_len = longest_row(model) - num_target_tokens(model, largest.height, largest.width)
+    return RequestShape(largest.width, largest.height, prefix_len, most_rows(model))
+
+
+def _pool_pages(
+    model: ModelConfig, config: DeployConfig, geometry: KVGeometry, memory: Memory, room: int
+) -> int:
+    """Pages of the pool: the explicit budget, or max_num_seqs x rows x longest sequence."""
+    stage, explicit = config.stage, config.stage.kv_cache_memory_bytes
+    bytes_per_page, problem, remedy = geometry.page_bytes, "", ""
+    if explicit is None:
+        assert stage.diffusion_kv_max_rows_per_request is not None, "checked with the config"
+        name = "gpu_memory_utilization"
+        allowed = memory.pool_bytes(room, stage.gpu_memory_utilization)
+        num_pages = automatic_pool_pages(
+            model,
+            max_num_seqs=stage.max_num_seqs,
+            max_rows=stage.diffusion_kv_max_rows_per_request,
+            allowed_bytes=allowed,
+            bytes_per_page=bytes_per_page,
+            page_size=geometry.page_size,
+        )
+    else:
+        name, allowed = "kv_cache_memory_bytes", explicit
+        num_pages = pages_within(explicit, bytes_per_page)
+        if explicit > room:
+            problem = (
+                f"the pool would not fit: beside weights and working memory {room} bytes are free"
+            )
+            remedy = f"set at most {max(room, 0)}, or free memory"
+    if not problem and num_pages == 0:
+        problem = f"there is room for no page of {geometry.page_size} tokens, {allowed} bytes given"
+        remedy = f"a pool takes at least {bytes_per_page} bytes; free memory or raise it"
+    if problem:
+        dotted = f"stage.{name}"
+        value, source = value_of(config, dotted), config.provenance[dotted]
+        raise ConfigError(name, problem, value=value, source=source, remedy=remedy)
+    return num_pages
+
+
+def _weights_do_not_fit(
+    model: ModelConfig, config: DeployConfig, memory: Memory, precision: Precision, split: Split
+) -> ConfigError:
+    dtypes = (precision.num_bytes, precision.vae_num_bytes)
+
+    def needed(tensor: int) -> int:
+        other = Split(tensor, split.sequence, split.cfg, split.whole_experts)
+        check_split(model, other)
+        return weight_bytes(model, dtypes[0], vae_dtype_bytes=dtypes[1], split=other)
+
+    remedy = f"each rank needs a device of more than {needed(split.tensor)} free bytes"
+    for tensor in range(split.tensor + 1, model.num_key_value_heads + 1):
+        try:
+            if needed(tensor) < memory.free_bytes:
+                remedy = f"raise it to {tensor}, or take devices with more memory"
+                break
+        except ConfigError:
+            continue
+    dotted = "stage.parallel_config.tensor_parallel_size"
+    return ConfigError(
+        "tensor_parallel_size",
+        f"the weights of a rank take {needed(split.tensor)} bytes, and {memory.free_bytes} are "
+        "free",
+        value=split.tensor,
+        source=config.provenance[dotted],
+        remedy=remedy,
+    )

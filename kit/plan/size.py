@@ -1,0 +1,185 @@
+"""One request on one rank: its keys and values, its peak, and whether it fits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kit.config.deploy import DeployConfig, value_of
+from kit.errors import ConfigError, RequestError
+from kit.kv.manager import KVCacheManager
+from kit.modelspec.config import ModelConfig
+from kit.modelspec.footprint import ActivationBytes, contiguous_bytes, longest_row, most_rows
+from kit.plan.device import Device
+from kit.plan.rank import (
+    Precision,
+    RankMemory,
+    RequestShape,
+    num_target_tokens,
+    profiled_shape,
+    split_of,
+    working_bytes,
+)
+from kit.tokenizer.buckets import Bucket, parse_size
+
+DEFAULT_PROMPT_TOKENS = 256
+"""More than most prompts have, in a model that has room for so many."""
+
+
+@dataclass(frozen=True)
+class SizePlan:
+    """One request of one image size on one rank."""
+
+    size: str
+    """WIDTHxHEIGHT."""
+
+    prompt_tokens: int
+    """Tokens of a row before the image's own: system text, prompt, template."""
+
+    row_tokens: int
+    """Tokens of a row whose keys and values are kept."""
+
+    num_rows: int
+    """CFG rows that the Scheduler books."""
+
+    num_pages: int
+    """Of all rows; 0 in dense_legacy."""
+
+    kv_bytes: int
+    """Keys and values of all rows: whole pages, or contiguous rows."""
+
+    activations: ActivationBytes
+    peak_bytes: int
+    """Weights, pool or rows, and the larger of denoising and decoding."""
+
+    num_requests: int
+    """Such requests that can hold keys and values at once; one of them runs."""
+
+    refusal: str | None
+    """Why it does not fit, with the number to change; None if it does."""
+
+
+@dataclass(frozen=True)
+class SizePlanner:
+    """Plans requests of a deployment whose rank is decided."""
+
+    spec: ModelConfig
+    config: DeployConfig
+    device: Device
+    precision: Precision
+    rank: RankMemory
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def allowed_bytes(self) -> int:
+        return self.device.memory.allowed_bytes(self.config.stage.gpu_memory_utilization)
+
+    def profiled(self) -> SizePlan | None:
+        """Plan what a start runs first; raises ConfigError where it refuses to go on."""
+        largest = max(self.buckets, key=lambda bucket: bucket.height * bucket.width)
+        shape = profiled_shape(self.spec, largest, self.rank.kv)
+        if shape is None:
+            return None
+        plan = self._plan(shape)
+        if plan.refusal is not None:
+            name = "kv_cache_memory_bytes"
+            if self.config.stage.kv_cache_memory_bytes is None:
+                name = "gpu_memory_utilization"
+            raise ConfigError(
+                name,
+                f"a start runs the largest request first, {plan.size} with rows of "
+                f"{plan.row_tokens} tokens: {plan.refusal}",
+                value=value_of(self.config, f"stage.{name}"),
+                source=self.config.provenance[f"stage.{name}"],
+            )
+        return plan
+
+    def size(self, text: str, prompt_tokens: int | None) -> SizePlan:
+        """Plan a request; raises ConfigError for a size or a prompt that the model cannot take."""
+        try:
+            width, height = parse_size(text)
+        except RequestError as error:
+            raise ConfigError("--size", str(error), value=text) from error
+        if (height, width) not in {(bucket.height, bucket.width) for bucket in self.buckets}:
+            raise ConfigError(
+                "--size",
+                "is no size of this model",
+                value=text,
+                remedy=f"use one of {', '.join(map(str, self.buckets))}",
+            )
+        room = longest_row(self.spec) - num_target_tokens(self.spec, height, width)
+        if prompt_tokens is None:
+            prompt_tokens = min(DEFAULT_PROMPT_TOKENS, room)
+        if not 1 <= prompt_tokens <= room:
+            raise ConfigError(
+                "--prompt-tokens",
+                f"is out of range for {text}: a row has at most {longest_row(self.spec)} tokens",
+                value=prompt_tokens,
+                remedy=f"give 1 to {room}",
+            )
+        num_rows = most_rows(self.spec)
+        if self.rank.kv is not None:
+            num_rows = min(num_rows, self.rank.kv.max_rows_per_request)
+        return self._plan(RequestShape(width, height, prompt_tokens, num_rows))
+
+    def _plan(self, shape: RequestShape) -> SizePlan:
+        rank, split = self.rank, split_of(self.config)
+        target = num_target_tokens(self.spec, shape.height, shape.width)
+        row_tokens = shape.prefix_len + target
+        activations = working_bytes(self.spec, shape, self.precision, split)
+        num_pages, num_requests, refusal = 0, 1, None
+        if rank.kv is None:
+            # Without pages a rank keeps the rows that it computes.
+            rows = -(-shape.num_rows // split.cfg)
+            kv_bytes = rank.kept_rows_bytes or contiguous_bytes(rows, row_tokens, rank.token_bytes)
+            peak = rank.weight_bytes + kv_bytes + activations.peak
+        else:
+            # A page has one id on all ranks, so every rank books the pages of every row.
+            num_pages = shape.num_rows * rank.kv.geometry.num_pages(row_tokens)
+            kv_bytes = rank.kv.geometry.pool_bytes(num_pages)
+            num_requests = rank.kv.pool.num_pages // num_pages
+            peak = rank.at_rest_bytes + activations.peak
+            refusal = self._pool_refusal(rank.kv, shape, row_tokens)
+        if refusal is None and peak > self.allowed_bytes:
+            refusal, num_requests = self._peak_refusal(peak, kv_bytes), 0
+        return SizePlan(
+            size=f"{shape.width}x{shape.height}",
+            prompt_tokens=shape.prefix_len,
+            row_tokens=row_tokens,
+            num_rows=shape.num_rows,
+            num_pages=num_pages,
+            kv_bytes=kv_bytes,
+            activations=activations,
+            peak_bytes=peak,
+            num_requests=num_requests,
+            refusal=refusal,
+        )
+
+    def _pool_refusal(self, kv: KVCacheManager, shape: RequestShape, row_tokens: int) -> str | None:
+        def largest_size(max_tokens: int) -> str | None:
+            fitting = [
+                bucket
+                for bucket in self.buckets
+                if shape.prefix_len + num_target_tokens(self.spec, bucket.height, bucket.width)
+                <= max_tokens
+            ]
+            best = max(fitting, key=lambda bucket: bucket.height * bucket.width, default=None)
+            return None if best is None else str(best)
+
+        try:
+            kv.check_fits(shape.num_rows, row_tokens, largest_size=largest_size)
+        except RequestError as error:
+            return str(error)
+        return None
+
+    def _peak_refusal(self, peak: int, kv_bytes: int) -> str:
+        memory, allowed = self.device.memory, self.allowed_bytes
+        less_pool = self.rank.pool_bytes - (peak - allowed)
+        remedies = []
+        if less_pool >= kv_bytes > 0 and self.rank.kv is not None:
+            remedies.append(f"set kv_cache_memory_bytes to at most {less_pool}")
+        if allowed < peak <= memory.total_bytes:
+            utilization = math.ceil(100 * peak / memory.total_bytes) / 100
+            remedies.append(f"raise gpu_memory_utilization to {utilization:g}")
+        remedies.append("use more tensor-parallel ranks or devices with more memory")
+        return f"its peak is {peak} bytes, and {allowed} are allowed; {', or '.join(remedies)}"

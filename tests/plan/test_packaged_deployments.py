@@ -1,0 +1,93 @@
+"""Every packaged deploy file: dry-run here, planned for the published shape, refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
+from kit.cli import main
+from kit.config.paths import packaged_names
+from kit.plan.plan import PUBLISHED, plan_deployment
+
+STARTS_HERE = {"hunyuan_image3_cpu", "hunyuan_image3_dit", "hunyuan_image3_paged"}
+NO_CARD = (
+    "stages[0].devices: there is no accelerator 0; NVIDIA cards that this process sees: none "
+    "(CUDA_VISIBLE_DEVICES not set). Name another, or set devices: cpu"
+)
+PLANNED_ON = {"hunyuan_image3_ascend": "ASCEND-910B"}
+
+
+def several_ranks(name: str, tensor: int) -> str:
+    return (
+        "stages[0].parallel_config.tensor_parallel_size: this build runs one rank, and "
+        f"parallel_config makes 4 (got {tensor}, set by packaged {name}.yaml); set every size of "
+        "parallel_config to 1 and name one device"
+    )
+
+
+REFUSED = {
+    "hunyuan_image3_single_gpu": NO_CARD,
+    "hunyuan_image3_tp4": several_ranks("hunyuan_image3_tp4", 4),
+    "hunyuan_image3_tp2_sp2": several_ranks("hunyuan_image3_tp2_sp2", 2),
+    "hunyuan_image3_tp2_cfg2": several_ranks("hunyuan_image3_tp2_cfg2", 2),
+    "hunyuan_image3_ascend": several_ranks("hunyuan_image3_ascend", 4),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_every_file_is_expected_to_start_or_not() -> None:
+    # On a checkpoint as small as the shipped one, the file of NVIDIA cards leaves devices: cpu.
+    starts = STARTS_HERE | {"hunyuan_image3_cuda"}
+    assert starts | set(REFUSED) == set(packaged_names("deploy"))
+
+
+@pytest.mark.parametrize("name", packaged_names("deploy"))
+def test_a_dry_run_with_the_shipped_checkpoint(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--deploy-config", name, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    if name in REFUSED:
+        assert f"# a start is refused here: {REFUSED[name]}\n" in shown
+    else:
+        assert "# start: device cpu, " in shown
+
+
+@pytest.mark.parametrize("name", sorted(set(REFUSED) - {"hunyuan_image3_single_gpu"}))
+def test_a_start_of_several_ranks_is_refused_by_name(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--deploy-config", name]) == 2
+    assert capsys.readouterr().err == f"error: {REFUSED[name]}\n"
+
+
+@pytest.mark.parametrize("name", sorted(set(packaged_names("deploy")) - {"hunyuan_image3_cpu"}))
+def test_it_is_planned_for_the_published_shape(name: str) -> None:
+    card = PLANNED_ON.get(name, "H200")
+    model = DEFAULT_CHECKPOINT if name == "hunyuan_image3_single_gpu" else PUBLISHED
+    planned = plan_deployment(model, name, card=card)
+    assert planned.fits
+    assert planned.num_ranks == (1 if model == DEFAULT_CHECKPOINT else 4)
+    assert (planned.start_refusal is None) == (planned.num_ranks == 1)
+    if name in REFUSED and planned.num_ranks > 1:
+        assert planned.start_refusal == REFUSED[name]
+
+
+def test_the_file_of_the_cpu_is_planned_for_the_published_shape() -> None:
+    planned = plan_deployment(PUBLISHED, "hunyuan_image3_cpu", memory_bytes=400 << 30)
+    assert (planned.fits, planned.start_refusal, planned.kernel) == (True, None, "cpu_reference")
+
+
+def test_one_npu_is_planned_and_refused_by_name() -> None:
+    one = {"0": {"devices": "0", "tensor_parallel_size": 1}}
+    planned = plan_deployment(
+        DEFAULT_CHECKPOINT, "hunyuan_image3_ascend", card="ASCEND-910B", stage_overrides=one
+    )
+    assert planned.fits
+    assert planned.start_refusal is not None
+    assert "no kernels for npu devices" in planned.start_refusal
