@@ -33,6 +33,15 @@ class WorkerConfig:
     use_graphs: bool = False
     """Capture later steps in graphs."""
 
+    stream_layers: bool = False
+    """Decoder layers wait in host memory; two places on the card take turns."""
+
+    vae_tiling: bool = False
+    """Images larger than a tile are decoded in overlapping tiles."""
+
+    vae_waits: bool = False
+    """The VAE decoder waits in host memory until it runs."""
+
 
 @dataclass(frozen=True)
 class WorkerInfo:
@@ -48,9 +57,12 @@ class WorkerInfo:
     """Bytes that the page pool really takes; 0 in dense_legacy."""
 
     weight_bytes: int
-    """Bytes of the loaded parameters, transformer and VAE decoder."""
+    """Bytes of the parameters on the device, transformer and VAE decoder."""
 
     load_time_s: float
+    host_weight_bytes: int = 0
+    """Bytes of the parameters that wait in host memory."""
+
     expert_layer: str = "loop"
     """grouped: grouped matrix products that never wait for the host; loop: one expert at a time."""
 

@@ -146,10 +146,11 @@ class StageConfig(_Frozen):
     """Decode an image in overlapping tiles."""
 
     enable_cpu_offload: bool = False
-    """Keep idle modules in host memory; needs dense_legacy."""
+    """Keep the VAE decoder in host memory while it does not run; needs dense_legacy and a card."""
 
     enable_layerwise_offload: bool = False
-    """Keep idle layers in host memory; needs dense_legacy."""
+    """Keep the decoder layers in host memory, two at a time on the card, the next one on its way
+    while one runs; needs dense_legacy, a card and enforce_eager."""
 
     enable_distributed_layerwise_offload: bool = False
     """Keep idle layers in the host memory of several ranks; needs dense_legacy."""

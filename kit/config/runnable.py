@@ -10,13 +10,14 @@ from kit.errors import UnsupportedError
 
 # Field, value that cannot run, reason, what to set.
 _NOT_IMPLEMENTED: tuple[tuple[str, object, str, str], ...] = (
-    *(
-        (name, True, "weights always stay on the device", "set it to false")
-        for name in OFFLOAD_FIELDS
+    (
+        "enable_distributed_layerwise_offload",
+        True,
+        "layers wait in the host memory of one rank only",
+        "set enable_layerwise_offload in its place",
     ),
     ("step_execution", True, "only whole requests are scheduled", "set it to false"),
     ("enable_prefix_caching", True, "pages are never shared", "set it to false"),
-    ("vae_use_tiling", True, "images are decoded in one piece", "set it to false"),
 )
 
 _RANK_FIELDS = (
@@ -41,6 +42,11 @@ def check_runnable(config: DeployConfig) -> None:
             f"this build runs one rank, and parallel_config makes {world_size}",
             "set every size of parallel_config to 1 and name one device",
         )
+    if config.stage.devices == "cpu":
+        for name in OFFLOAD_FIELDS:
+            if getattr(config.stage, name):
+                reason = "the weights of a CPU are in host memory anyway"
+                _refuse(config, name, reason, "set it to false")
     for name, value, reason, remedy in _NOT_IMPLEMENTED:
         if getattr(config.stage, name) == value:
             _refuse(config, name, f"not implemented yet: {reason}", remedy)

@@ -78,8 +78,34 @@ def plan_worker(
         page_size=page_size,
         num_pages=0 if rank.kv is None else rank.kv.pool.num_pages,
         use_graphs=use_graphs,
+        stream_layers=stage.enable_layerwise_offload,
+        vae_tiling=stage.vae_use_tiling,
+        vae_waits=stage.enable_cpu_offload,
     )
+    if rank.host_weight_bytes:
+        _check_offload(config, rank.host_weight_bytes)
     return StartPlan(worker, rank.kv)
+
+
+def _check_offload(config: DeployConfig, host_bytes: int) -> None:
+    stage = config.stage
+    streams = stage.enable_layerwise_offload
+    name = "enable_layerwise_offload" if streams else "enable_cpu_offload"
+    free = open_platform(()).memory().free_bytes
+    problem, remedy = "", "set it to false"
+    if streams and not stage.enforce_eager:
+        problem = "graphs hold the addresses of weights, and streamed layers change places"
+        remedy = "set enforce_eager to true, or this to false"
+    elif host_bytes > free:
+        problem = f"the weights that wait take {host_bytes} bytes of host memory, {free} are free"
+    if problem:
+        raise ConfigError(
+            name,
+            problem,
+            value=True,
+            source=config.provenance[f"stage.{name}"],
+            remedy=remedy,
+        )
 
 
 def _check_graphs(config: DeployConfig, dtype: str) -> None:
@@ -125,6 +151,19 @@ def log_start(folder: Path, config: DeployConfig, plan: StartPlan, info: WorkerI
             info.expert_layer,
             "replayed from graphs" if plan.worker.use_graphs else "eager",
             plan.worker.vae_dtype,
+        )
+    if info.host_weight_bytes:
+        logger.info(
+            "offload: %.1f MiB of weights wait in host memory (%s)",
+            info.host_weight_bytes / 2**20,
+            " and ".join(
+                name
+                for name, is_on in (
+                    ("decoder layers", plan.worker.stream_layers),
+                    ("VAE decoder", plan.worker.vae_waits),
+                )
+                if is_on
+            ),
         )
     if plan.kv is not None:
         logger.info(

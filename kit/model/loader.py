@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from kit.model.fused import use_fused_kernels
 from kit.model.moe import Experts, Router
+from kit.model.offload import StreamedLayers
 from kit.model.transformer import HunyuanImage3
 from kit.model.vae import VAEDecoder
 from kit.modelspec.config import ModelConfig
@@ -29,16 +30,22 @@ def load_transformer(
     device: torch.device,
     dtype: torch.dtype,
     on_bytes: OnBytes | None = None,
+    stream_layers: bool = False,
 ) -> HunyuanImage3:
     """Load the denoiser in `dtype`; router weights stay float32.
 
-    Raises CheckpointError, before anything is read, for files or tensors that are missing,
-    damaged, of another shape or dtype than `config` wants, or unexpected.
+    With `stream_layers` the layers wait in host memory, see StreamedLayers. Raises CheckpointError,
+    before anything is read, for files or tensors that are missing, damaged, of another shape or
+    dtype than `config` wants, or unexpected.
     """
     files = _open_checked(folder, config)
     with torch.device("meta"):
         model = HunyuanImage3(config)
-    _fill(model, "", files, device, dtype, on_bytes)
+    host = "model.layers." if stream_layers else None
+    _fill(model, "", files, device, dtype, on_bytes, host=host)
+    if stream_layers:
+        streamed = StreamedLayers(config, model.model.layers, device)
+        model.model.register_module("layers", streamed)
     use_fused_kernels(model, device, dtype)
     return model
 
@@ -50,12 +57,17 @@ def load_vae_decoder(
     device: torch.device,
     dtype: torch.dtype,
     on_bytes: OnBytes | None = None,
+    waits: bool = False,
 ) -> VAEDecoder:
-    """Load the decoder of the autoencoder in `dtype`; errors as load_transformer."""
+    """Load the decoder of the autoencoder in `dtype`, to run on `device`; errors as above.
+
+    Its weights lie in host memory if it `waits`, see WaitingModule.
+    """
     files = _open_checked(folder, config)
     with torch.device("meta"):
         decoder = VAEDecoder(config.vae)
-    _fill(decoder, "vae.decoder.", files, device, dtype, on_bytes)
+    host = "" if waits else None
+    _fill(decoder, "vae.decoder.", files, device, dtype, on_bytes, host=host)
     use_fused_kernels(decoder, device, dtype)
     return decoder
 
@@ -97,19 +109,25 @@ def _fill(
     device: torch.device,
     dtype: torch.dtype,
     on_bytes: OnBytes | None,
+    *,
+    host: str | None = None,
 ) -> None:
-    """Give a module on the meta device its memory and weights, shard by shard, in place."""
+    """Give a module on the meta device its memory and weights, shard by shard, in place.
+
+    Modules whose path begins with `host` get host memory.
+    """
     in_dtype(module, dtype)
-    for part in module.modules():
+    for path, part in module.named_modules():
+        place = torch.device("cpu") if host is not None and path.startswith(host) else device
         for name, parameter in list(part.named_parameters(recurse=False)):
             # Module.to_empty asks the meta device for a copy, which imports torch's compiler.
-            memory = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+            memory = torch.empty(parameter.shape, dtype=parameter.dtype, device=place)
             setattr(part, name, nn.Parameter(memory, requires_grad=False))
     views = {prefix + name: view for name, view in official_views(module)}
     entries = sorted((files.tensors[name] for name in views), key=lambda e: (e.path, e.name))
-    for path, shard_entries in groupby(entries, key=lambda entry: entry.path):
+    for shard_path, shard_entries in groupby(entries, key=lambda entry: entry.path):
         # Mapped, not read: no second copy of a shard beside the parameters.
-        with safe_open(path, framework="pt", device="cpu") as shard:
+        with safe_open(shard_path, framework="pt", device="cpu") as shard:
             for entry in shard_entries:
                 view = views[entry.name]
                 assert view.shape == entry.shape, f"{entry.name}: table and module disagree"

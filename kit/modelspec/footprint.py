@@ -12,12 +12,15 @@ from dataclasses import dataclass
 
 from kit.errors import ConfigError
 from kit.modelspec.config import ModelConfig
-from kit.modelspec.tensors import Part, expected_tensors
+from kit.modelspec.tensors import LAYER_PARTS, Part, expected_tensors
 
 FLOAT32_BYTES = 4
 
 # Keys per tile of the CPU reference kernel, and six running numbers per query and head.
 _SCORES_PER_HEAD = 128 + 6
+
+VAE_TILE = 24
+"""Latent pixels of a tile's side where the decoder works in tiles."""
 
 KEPT_ROW_GRAIN = 1024
 """Contiguous rows that stay at one address for captured graphs are as long as the next multiple."""
@@ -210,6 +213,29 @@ def weight_bytes(
     return sum(parts.values())
 
 
+def resident_weights(
+    model: ModelConfig, weights: Mapping[Part, int], *, stream_layers: bool, vae_waits: bool
+) -> Mapping[Part, int]:
+    """Return what of a rank's weights is always on its card; the rest waits in host memory.
+
+    Streamed layers have two places on the card. A VAE decoder that waits comes when it runs.
+    """
+    places, layers = min(2, model.num_hidden_layers), model.num_hidden_layers
+    resident = dict(weights)
+    if stream_layers:
+        for part in LAYER_PARTS:
+            resident[part] = weights[part] * places // layers
+    if vae_waits:
+        del resident["vae_decoder"]
+    return resident
+
+
+def waiting_bytes(weights: Mapping[Part, int], *, stream_layers: bool, vae_waits: bool) -> int:
+    """Return the bytes of a rank's weights that lie in host memory."""
+    layers = sum(weights[part] for part in LAYER_PARTS) if stream_layers else 0
+    return layers + (weights["vae_decoder"] if vae_waits else 0)
+
+
 def activation_bytes(
     model: ModelConfig,
     *,
@@ -220,6 +246,7 @@ def activation_bytes(
     dtype_bytes: int,
     fused: bool = False,
     vae_dtype_bytes: int = FLOAT32_BYTES,
+    vae_tiling: bool = False,
     split: Split = ONE_RANK,
 ) -> ActivationBytes:
     """Estimate the working memory of a request of height x width pixels on one rank.
@@ -246,7 +273,8 @@ def activation_bytes(
         experts     T k (H + I) b + T H b                     gated rows and second product; the
                                                               shared expert's output
 
-        decode  = 4 to 7.25 feature maps of the decoder's largest level, see _live_decoder_maps
+        decode  = 4 to 7.25 feature maps of the decoder's largest level, see _live_decoder_maps; of
+                  one tile with vae_tiling
 
     Ranks that share rows or tokens divide T, tensor ranks the heads and I; with whole experts in
     their place k (every rank is taken to get its share of the tokens). Each rank decodes.
@@ -259,6 +287,8 @@ def activation_bytes(
     row_tokens = prefix_len + model.num_special + grid[0] * grid[1]
     T = -(-num_rows // split.cfg) * -(-row_tokens // split.sequence)
     attention, experts = (_fused_bytes if fused else _plain_bytes)(model, T, dtype_bytes, split)
+    if vae_tiling:
+        grid = (min(grid[0], VAE_TILE), min(grid[1], VAE_TILE))
     largest_map = max(_decoder_map_elements(model, grid))
     return ActivationBytes(
         denoise=4 * T * model.hidden_size * dtype_bytes + max(attention, experts),

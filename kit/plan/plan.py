@@ -56,7 +56,12 @@ class Plan:
     """None where this build has none."""
 
     weights: Mapping[Part, int]
+    """Those that are always on the device."""
+
     weight_bytes: int
+    host_weight_bytes: int
+    """Weights that wait in host memory."""
+
     token_bytes: int
     """Keys and values of one token in all layers."""
 
@@ -160,6 +165,7 @@ def plan_deployment(
         kernel=kernel,
         weights=dict(rank.weights),
         weight_bytes=rank.weight_bytes,
+        host_weight_bytes=rank.host_weight_bytes,
         token_bytes=rank.token_bytes,
         page_size=geometry.page_size if geometry else None,
         page_bytes=geometry.page_bytes if geometry else None,

@@ -6,8 +6,8 @@ A start decides by it, and `kit plan` shows it: so the two cannot disagree.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, TypedDict
 
 from kit.config.deploy import DeployConfig, value_of
 from kit.errors import ConfigError
@@ -26,7 +26,8 @@ from kit.modelspec.footprint import (
     longest_row,
     most_rows,
     pages_within,
-    weight_bytes,
+    resident_weights,
+    waiting_bytes,
     weight_bytes_by_part,
 )
 from kit.modelspec.tensors import Part
@@ -34,6 +35,11 @@ from kit.platforms.memory import Memory
 from kit.tokenizer.buckets import Bucket
 
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class _Offload(TypedDict):
+    stream_layers: bool
+    vae_waits: bool
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,11 @@ class RankMemory:
     """Keys and values of one token, all layers."""
 
     weights: Mapping[Part, int]
+    """Those that are always on the device."""
+
+    host_weight_bytes: int
+    """Weights that wait in host memory."""
+
     working: ActivationBytes
     """Of the largest request that may be asked for: its room is left beside the pool."""
 
@@ -138,12 +149,11 @@ def rank_memory(
     """
     split = split_of(config)
     check_split(model, split)
-    dtypes = (precision.num_bytes, precision.vae_num_bytes)
-    weights = weight_bytes_by_part(model, dtypes[0], vae_dtype_bytes=dtypes[1], split=split)
-    shape = _largest_shape(model, largest)
-    working = working_bytes(model, shape, precision, split)
-    token_bytes = kv_token_bytes(model, dtypes[0], split)
-    free = memory.free_bytes - sum(weights.values())
+    weights = _all_weights(model, precision, split)
+    resident = resident_weights(model, weights, **_offload(config))
+    working = working_bytes(model, _largest_shape(model, largest), precision, config)
+    token_bytes = kv_token_bytes(model, precision.num_bytes, split)
+    free = memory.free_bytes - sum(resident.values())
     if free < 0:
         raise _weights_do_not_fit(model, config, memory, precision, split)
     kv = None
@@ -152,7 +162,7 @@ def rank_memory(
             num_layers=model.num_hidden_layers,
             num_kv_heads=kv_heads(model, split),
             head_dim=model.attention_head_dim,
-            dtype_bytes=dtypes[0],
+            dtype_bytes=precision.num_bytes,
             page_size=page_size,
         )
         max_rows = config.stage.diffusion_kv_max_rows_per_request
@@ -160,14 +170,25 @@ def rank_memory(
         num_pages = _pool_pages(model, config, geometry, memory, free - working.peak)
         kv = KVCacheManager(geometry, num_pages, max_rows)
     kept = kept_rows_bytes(model, token_bytes) if kv is None and use_graphs else 0
-    return RankMemory(kv, kept, token_bytes, weights, working)
+    return RankMemory(
+        kv=kv,
+        kept_rows_bytes=kept,
+        token_bytes=token_bytes,
+        weights=resident,
+        host_weight_bytes=waiting_bytes(weights, **_offload(config)),
+        working=working,
+    )
 
 
 def working_bytes(
-    model: ModelConfig, shape: RequestShape, precision: Precision, split: Split
+    model: ModelConfig,
+    shape: RequestShape,
+    precision: Precision,
+    config: DeployConfig,
 ) -> ActivationBytes:
-    """Estimate the working memory of a request on one rank."""
-    return activation_bytes(
+    """Estimate the working memory of a request on one rank, weights that come for it included."""
+    split = split_of(config)
+    working = activation_bytes(
         model,
         height=shape.height,
         width=shape.width,
@@ -176,8 +197,13 @@ def working_bytes(
         dtype_bytes=precision.num_bytes,
         fused=precision.use_fused,
         vae_dtype_bytes=precision.vae_num_bytes,
+        vae_tiling=config.stage.vae_use_tiling,
         split=split,
     )
+    if not config.stage.enable_cpu_offload:
+        return working
+    arriving = _all_weights(model, precision, split)["vae_decoder"]
+    return replace(working, decode=working.decode + arriving)
 
 
 def profiled_shape(
@@ -202,6 +228,20 @@ def num_target_tokens(model: ModelConfig, height: int, width: int) -> int:
     """Return the tokens of a row that every step rewrites."""
     factor = model.vae_downsample_factor
     return model.num_special + (height // factor) * (width // factor)
+
+
+def _all_weights(model: ModelConfig, precision: Precision, split: Split) -> Mapping[Part, int]:
+    return weight_bytes_by_part(
+        model, precision.num_bytes, vae_dtype_bytes=precision.vae_num_bytes, split=split
+    )
+
+
+def _offload(config: DeployConfig) -> _Offload:
+    stage = config.stage
+    return {
+        "stream_layers": stage.enable_layerwise_offload,
+        "vae_waits": stage.enable_cpu_offload,
+    }
 
 
 def _largest_shape(model: ModelConfig, largest: Bucket) -> RequestShape:
@@ -248,12 +288,11 @@ def _pool_pages(
 def _weights_do_not_fit(
     model: ModelConfig, config: DeployConfig, memory: Memory, precision: Precision, split: Split
 ) -> ConfigError:
-    dtypes = (precision.num_bytes, precision.vae_num_bytes)
-
     def needed(tensor: int) -> int:
         other = Split(tensor, split.sequence, split.cfg, split.whole_experts)
         check_split(model, other)
-        return weight_bytes(model, dtypes[0], vae_dtype_bytes=dtypes[1], split=other)
+        weights = _all_weights(model, precision, other)
+        return sum(resident_weights(model, weights, **_offload(config)).values())
 
     remedy = f"each rank needs a device of more than {needed(split.tensor)} free bytes"
     for tensor in range(split.tensor + 1, model.num_key_value_heads + 1):

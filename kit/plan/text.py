@@ -33,7 +33,9 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield "each rank holds"
     for part, num_bytes in sorted(plan.weights.items(), key=lambda item: -item[1]):
         yield f"  {_bytes(num_bytes)}  weights: {part}"
-    yield f"  {_bytes(plan.weight_bytes)}  weights, all"
+    yield f"  {_bytes(plan.weight_bytes)}  weights on the device, all"
+    if plan.host_weight_bytes:
+        yield f"  {_bytes(plan.host_weight_bytes)}  of host memory: weights that wait there"
     if plan.page_bytes is not None:
         yield (
             f"  {_bytes(plan.pool_bytes)}  page pool: {plan.num_pages} pages of "

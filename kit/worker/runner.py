@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from kit.errors import CancelledError, WorkerError
 from kit.messages import RunRequest, RunResult, WorkerConfig, WorkerInfo
 from kit.model.fused import expert_layer
 from kit.model.loader import load_transformer, load_vae_decoder
+from kit.model.offload import StreamedLayers, WaitingModule
+from kit.model.vae_tiling import decode_tiled
 from kit.modelspec.config import load_model_config
 from kit.pipeline.denoise import DenoiseLoop
 from kit.pipeline.graphs import StepGraphs
@@ -55,15 +58,20 @@ class ModelRunner:
             num_pages=config.num_pages,
             fixed_addresses=config.use_graphs,
         )
-        self._model = load_transformer(folder, model_config, device=device, dtype=dtype)
-        vae_dtype = torch.float16 if config.vae_dtype == "float16" else torch.float32
-        self._vae = load_vae_decoder(folder, model_config, device=device, dtype=vae_dtype)
-        self._graphs = StepGraphs(self._model) if config.use_graphs else None
-        weight_bytes = sum(
-            p.numel() * p.element_size()
-            for module in (self._model, self._vae)
-            for p in module.parameters()
+        self._model = load_transformer(
+            folder, model_config, device=device, dtype=dtype, stream_layers=config.stream_layers
         )
+        vae_dtype = torch.float16 if config.vae_dtype == "float16" else torch.float32
+        self._vae = load_vae_decoder(
+            folder, model_config, device=device, dtype=vae_dtype, waits=config.vae_waits
+        )
+        self._tiling = config.vae_tiling
+        self._waiting = WaitingModule(self._vae, device) if config.vae_waits else None
+        self._graphs = StepGraphs(self._model) if config.use_graphs else None
+        waiting = [] if self._waiting is None else list(self._waiting.host_tensors)
+        if isinstance(self._model.model.layers, StreamedLayers):
+            waiting += self._model.model.layers.host_tensors
+        parameters = (*self._model.parameters(), *self._vae.parameters())
         info = self.backend.info
         self.info = WorkerInfo(
             device=str(device),
@@ -73,7 +81,8 @@ class ModelRunner:
             kernel_version=info.version,
             page_size=info.page_size,
             pool_bytes=self.backend.pool_bytes,
-            weight_bytes=weight_bytes,
+            weight_bytes=_num_bytes(p for p in parameters if p.device == device),
+            host_weight_bytes=_num_bytes(waiting),
             load_time_s=time.perf_counter() - started,
             expert_layer=expert_layer(device, dtype),
         )
@@ -152,7 +161,8 @@ class ModelRunner:
     def _decode(self, latents: Tensor) -> tuple[Tensor, npt.NDArray[np.uint8], float]:
         """Return the decoder's float [1, 3, H, W], its pixels, and the seconds both took."""
         started = time.perf_counter()
-        decoded = self._vae(latents)
+        with nullcontext() if self._waiting is None else self._waiting.on_card():
+            decoded = decode_tiled(self._vae, latents) if self._tiling else self._vae(latents)
         pixels = to_pixels(decoded)
         return decoded, pixels, time.perf_counter() - started
 
@@ -177,6 +187,10 @@ def prepare_device(device: torch.device) -> None:
         torch.cuda.set_device(device)
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def _num_bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def _check_not_cancelled(run: RunRequest, loop: DenoiseLoop, is_cancelled: IsCancelled) -> None:

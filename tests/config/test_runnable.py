@@ -36,6 +36,7 @@ def test_the_tiny_deployments_run() -> None:
         ({"sequence_parallel_size": 2}, "parallel_config.sequence_parallel_size", 2, "every size"),
         ({"cfg_parallel_size": 2}, "parallel_config.cfg_parallel_size", 2, "every size"),
         ({"data_parallel_size": 2}, "parallel_config.data_parallel_size", 2, "every size"),
+        # The overlay runs on the CPU.
         ({"enable_cpu_offload": True}, "enable_cpu_offload", True, "set it to false"),
         ({"enable_layerwise_offload": True}, "enable_layerwise_offload", True, "set it to false"),
         (
@@ -46,7 +47,6 @@ def test_the_tiny_deployments_run() -> None:
         ),
         ({"step_execution": True}, "step_execution", True, "set it to false"),
         ({"enable_prefix_caching": True}, "enable_prefix_caching", True, "set it to false"),
-        ({"vae_use_tiling": True}, "vae_use_tiling", True, "set it to false"),
     ],
 )
 def test_legal_settings_that_this_build_lacks(

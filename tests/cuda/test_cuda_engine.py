@@ -16,7 +16,7 @@ from kit.config.deploy import KVMode
 from kit.doctor.golden import SHIPPED_CASE, run_golden
 from kit.doctor.segments import check_segments
 from kit.engine.engine import ImageEngine
-from kit.errors import ConfigError, UnsupportedError
+from kit.errors import CancelledError, ConfigError, UnsupportedError
 from kit.modelspec.config import load_model_config
 from kit.modelspec.deployment import load_config
 from kit.request import GenerationRequest, SamplingParams
@@ -128,6 +128,41 @@ def test_the_picture_is_that_of_the_cpu() -> None:
     assert 10 * torch.log10(255**2 / error) > 30
 
 
+OFFLOAD = [
+    {"enable_layerwise_offload": True},
+    {"enable_cpu_offload": True},
+    {"enable_layerwise_offload": True, "enable_cpu_offload": True},
+]
+
+
+@pytest.mark.parametrize("offload", OFFLOAD, ids=lambda stage: "+".join(stage))
+def test_offload_changes_no_bit(tmp_path: Path, offload: dict[str, bool]) -> None:
+    with engine("dense") as resident:
+        wanted = traced(resident, tmp_path)
+        all_bytes, host_bytes = resident.info.weight_bytes, resident.info.host_weight_bytes
+        assert host_bytes == 0
+    with engine("dense", **offload) as waiting:
+        for _ in range(2):  # the second pass finds the first layer on the card already
+            seen = traced(waiting, tmp_path)
+            assert seen.keys() == wanted.keys()
+            for name, tensor in wanted.items():
+                assert torch.equal(seen[name], tensor), name
+        info = waiting.info
+        # Two of seven layers have places on the card.
+        assert info.host_weight_bytes > 0
+        assert info.weight_bytes < all_bytes <= info.weight_bytes + info.host_weight_bytes
+
+
+def test_a_cancelled_request_leaves_streamed_layers_in_order(tmp_path: Path) -> None:
+    with engine("dense", enable_layerwise_offload=True) as waiting:
+        wanted = traced(waiting, tmp_path)
+        handle = waiting.submit(request(), lambda event: waiting.cancel(event.request_id) and None)
+        with pytest.raises(CancelledError):
+            handle.future.result()
+        seen = traced(waiting, tmp_path)
+        assert all(torch.equal(seen[name], tensor) for name, tensor in wanted.items())
+
+
 def test_memory_at_rest_stays_flat() -> None:
     sizes = ((256, 256), (192, 320), (320, 192), (128, 384), (512, 128))
     with engine("paged", enforce_eager=True) as started:
@@ -161,6 +196,13 @@ def test_memory_at_rest_stays_flat() -> None:
         ),
         ("paged", {"kv_cache_memory_bytes": 1 << 40}, "bfloat16", ConfigError, "would not fit"),
         ("paged", {"devices": "9"}, "bfloat16", UnsupportedError, "no accelerator 9"),
+        (
+            "dense",
+            {"enforce_eager": False, "enable_layerwise_offload": True},
+            "bfloat16",
+            ConfigError,
+            "graphs hold the addresses of weights",
+        ),
     ],
 )
 def test_refused_at_start(

@@ -28,7 +28,9 @@ from kit.modelspec.footprint import (
     num_pages,
     page_bytes,
     pool_bytes,
+    resident_weights,
     row_bytes,
+    waiting_bytes,
     weight_bytes,
     weight_bytes_by_part,
 )
@@ -248,3 +250,21 @@ def test_decoder_estimate_of_the_official_model(official: ModelConfig) -> None:
         vae_dtype_bytes=BF16,
     ).decode
     assert decode == 7.25 * GIB
+
+
+def test_streamed_layers_leave_two_on_the_card(official: ModelConfig) -> None:
+    weights = weight_bytes_by_part(official, 2, vae_dtype_bytes=2)
+    resident = resident_weights(official, weights, stream_layers=True, vae_waits=False)
+    layers = sum(weights[part] for part in LAYER_PARTS)
+    # 2,495,881,472 parameters a layer (facts of the published checkpoint), routers in float32.
+    assert layers == 32 * (2 * 2_495_881_472 + 2 * 64 * 4096)
+    assert sum(weights.values()) - sum(resident.values()) == layers - layers // 16
+    assert waiting_bytes(weights, stream_layers=True, vae_waits=False) == layers
+
+
+def test_a_decoder_that_waits_is_not_on_the_card(official: ModelConfig) -> None:
+    weights = weight_bytes_by_part(official, 2, vae_dtype_bytes=2)
+    resident = resident_weights(official, weights, stream_layers=False, vae_waits=True)
+    assert weights.keys() - resident.keys() == {"vae_decoder"}
+    waiting = waiting_bytes(weights, stream_layers=False, vae_waits=True)
+    assert waiting == weights["vae_decoder"] > 0

@@ -14,7 +14,6 @@ MEASURED = {
     "kit/modelspec/files.py": "math.prod(shape) * DTYPE_BYTES[dtype]",
     "kit/modelspec/fingerprint.py": "NUM_BLOCKS * BLOCK_BYTES",
     "kit/kv/store.py": "self.num_bytes // self.num_pages",
-    "kit/worker/runner.py": "p.numel() * p.element_size()",
 }
 UNITS = {"_MIB", "_GIB", "utilization"}
 

@@ -1,0 +1,103 @@
+"""A step with its layers in host memory against one with all on the card, at published width."""
+
+from __future__ import annotations
+
+import statistics
+
+import torch
+from torch import Tensor
+
+from bench.cuda_model import make_loop, published_config, random_model
+from bench.cuda_timing import seconds, the_card
+from bench.records import EqualityCheck, Measurement, Record
+from bench.registry import Context
+from kit.model.fused import use_fused_kernels
+from kit.model.offload import StreamedLayers
+from kit.model.transformer import HunyuanImage3
+from kit.modelspec.config import ModelConfig
+from kit.tokenizer.layout import Layout
+
+NUM_LAYERS = 4
+PREFIX_LEN, GRID = 1000, (64, 64)
+NUM_COMPARED_STEPS = 3
+
+
+@torch.inference_mode()
+def run(context: Context) -> Record:
+    """Compare latents over a few steps, then time steps in turn."""
+    device = the_card()
+    config = published_config(NUM_LAYERS)
+    model = random_model(config, device)
+    streamed = streaming(model, config, device)
+    layers = streamed.model.layers
+    assert isinstance(layers, StreamedLayers)
+    layout = Layout(PREFIX_LEN, config.num_special, GRID, tail_len=1)
+    num_steps = NUM_COMPARED_STEPS + context.repeats
+    loops = {
+        side: make_loop(
+            form, "dense_legacy", layout, page_size=1, num_steps=num_steps, use_graphs=False
+        )
+        for side, form in (("baseline", model), ("candidate", streamed))
+    }
+    difference = 0.0
+    for _ in range(NUM_COMPARED_STEPS):
+        for loop in loops.values():
+            loop.step()
+        a, b = (loop.latents for loop in loops.values())
+        difference = max(difference, float((a - b).abs().max()))
+    waiting = layers.host_tensors
+    copied = [tensor.to(device, non_blocking=True) for tensor in waiting[: len(waiting) // 4]]
+    copied_bytes = sum(tensor.nbytes for tensor in copied)
+
+    def copy() -> None:
+        for there, tensor in zip(copied, waiting, strict=False):
+            there.copy_(tensor, non_blocking=True)
+
+    rows: dict[str, list[dict[str, float]]] = {side: [] for side in loops}
+    for _ in range(context.repeats):
+        for side, loop in loops.items():
+            rows[side].append({"step_s": seconds(loop.step)})
+        rows["candidate"][-1]["copy_bytes_per_s"] = copied_bytes / seconds(copy)
+    moved = sum(tensor.nbytes for tensor in waiting)
+    shares = [moved / row["step_s"] / row["copy_bytes_per_s"] for row in rows["candidate"]]
+    return context.record(
+        parameters={
+            "num_layers": NUM_LAYERS,
+            "prefix_len": PREFIX_LEN,
+            "grid": list(GRID),
+            "dtype": "bfloat16",
+            "weights": "random",
+            "bytes_of_a_pass": moved,
+            "compared_steps": NUM_COMPARED_STEPS,
+            "order": "baseline, candidate, copy, alternating",
+        },
+        equality=EqualityCheck(
+            compared="latents of the first steps, largest absolute difference",
+            limit=0,
+            seen=difference,
+            equal=difference == 0,
+        ),
+        baseline=Measurement("all layers on the card, eager", tuple(rows["baseline"])),
+        candidate=Measurement(
+            "layers in locked host memory, two places on the card", tuple(rows["candidate"])
+        ),
+        ratios={"step": ("candidate.step_s", "baseline.step_s")},
+        findings={"share_of_copy_ceiling": statistics.median(shares)},
+    )
+
+
+def streaming(model: HunyuanImage3, config: ModelConfig, device: torch.device) -> HunyuanImage3:
+    """Return a second module over the same weights, the layers' copied to host memory."""
+    with torch.device("meta"):
+        other = HunyuanImage3(config)
+    prefix = "model.layers."
+
+    def place(name: str, tensor: Tensor) -> Tensor:
+        return tensor.cpu() if name.startswith(prefix) else tensor
+
+    state = {name: place(name, tensor) for name, tensor in model.state_dict().items()}
+    other.load_state_dict(state, assign=True)
+    layers = StreamedLayers(config, other.model.layers, device)
+    other.model.register_module("layers", layers)
+    use_fused_kernels(other, device, torch.bfloat16)
+    return other
