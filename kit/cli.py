@@ -9,11 +9,12 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kit.commands.demo import add_flags as add_demo_flags
 from kit.commands.demo import demo
 from kit.commands.deployment import model_folder, resolve, show
+from kit.commands.foreign_flags import explain
 from kit.commands.output import check_writable
 from kit.commands.plan import add_flags as add_plan_flags
 from kit.commands.plan import plan
@@ -26,6 +27,18 @@ if TYPE_CHECKING:
 
 # Torch and everything that imports it is imported inside the commands: a wrong configuration is
 # refused before that cost is paid.
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says of a flag that vLLM-Omni has where its setting belongs."""
+
+    def error(self, message: str) -> NoReturn:
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message:
+            flags = [word for word in unknown.split() if word.startswith("--")]
+            notes = [note for flag in flags if (note := explain(flag)) is not None]
+            message = "\n".join([message, *notes])
+        super().error(message)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line; a test parses every command of the documentation with it."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="kit", description="HunyuanImage-3.0 with a Scheduler-managed paged KV cache"
     )
     parser.add_argument(

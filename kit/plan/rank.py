@@ -151,11 +151,10 @@ def rank_memory(
     check_split(model, split)
     weights = _all_weights(model, precision, split)
     resident = resident_weights(model, weights, **_offload(config))
-    working = working_bytes(model, _largest_shape(model, largest), precision, config)
+    shape = _largest_shape(model, largest)
+    working = working_bytes(model, shape, precision, config, split)
     token_bytes = kv_token_bytes(model, precision.num_bytes, split)
-    free = memory.free_bytes - sum(resident.values())
-    if free < 0:
-        raise _weights_do_not_fit(model, config, memory, precision, split)
+    room = memory.free_bytes - sum(resident.values())
     kv = None
     if page_size is not None:
         geometry = KVGeometry(
@@ -165,10 +164,15 @@ def rank_memory(
             dtype_bytes=precision.num_bytes,
             page_size=page_size,
         )
+        room -= working.peak
+        if room < geometry.page_bytes:
+            raise _model_does_not_fit(model, config, memory, precision, shape)
         max_rows = config.stage.diffusion_kv_max_rows_per_request
         assert max_rows is not None, "checked with the config"
-        num_pages = _pool_pages(model, config, geometry, memory, free - working.peak)
+        num_pages = _pool_pages(model, config, geometry, memory, room)
         kv = KVCacheManager(geometry, num_pages, max_rows)
+    elif room < 0:
+        raise _model_does_not_fit(model, config, memory, precision, None)
     kept = kept_rows_bytes(model, token_bytes) if kv is None and use_graphs else 0
     return RankMemory(
         kv=kv,
@@ -185,9 +189,9 @@ def working_bytes(
     shape: RequestShape,
     precision: Precision,
     config: DeployConfig,
+    split: Split,
 ) -> ActivationBytes:
     """Estimate the working memory of a request on one rank, weights that come for it included."""
-    split = split_of(config)
     working = activation_bytes(
         model,
         height=shape.height,
@@ -274,7 +278,7 @@ def _pool_pages(
             problem = (
                 f"the pool would not fit: beside weights and working memory {room} bytes are free"
             )
-            remedy = f"set at most {max(room, 0)}, or free memory"
+            remedy = f"set at most {room}, or free memory"
     if not problem and num_pages == 0:
         problem = f"there is room for no page of {geometry.page_size} tokens, {allowed} bytes given"
         remedy = f"a pool takes at least {bytes_per_page} bytes; free memory or raise it"
@@ -285,29 +289,39 @@ def _pool_pages(
     return num_pages
 
 
-def _weights_do_not_fit(
-    model: ModelConfig, config: DeployConfig, memory: Memory, precision: Precision, split: Split
+def _model_does_not_fit(
+    model: ModelConfig,
+    config: DeployConfig,
+    memory: Memory,
+    precision: Precision,
+    largest: RequestShape | None,
 ) -> ConfigError:
-    def needed(tensor: int) -> int:
-        other = Split(tensor, split.sequence, split.cfg, split.whole_experts)
-        check_split(model, other)
-        weights = _all_weights(model, precision, other)
-        return sum(resident_weights(model, weights, **_offload(config)).values())
+    """Say what is needed: weights, and beside a pool the working memory of the largest request."""
+    split = split_of(config)
 
-    remedy = f"each rank needs a device of more than {needed(split.tensor)} free bytes"
+    def needed(tensor: int) -> tuple[int, int]:
+        other = replace(split, tensor=tensor)
+        check_split(model, other)
+        weights = resident_weights(model, _all_weights(model, precision, other), **_offload(config))
+        working = 0
+        if largest is not None:
+            working = working_bytes(model, largest, precision, config, other).peak
+        return sum(weights.values()), working
+
+    weights, working = needed(split.tensor)
+    remedy = f"each rank needs a device of more than {weights + working} free bytes"
     for tensor in range(split.tensor + 1, model.num_key_value_heads + 1):
         try:
-            if needed(tensor) < memory.free_bytes:
+            if sum(needed(tensor)) < memory.free_bytes:
                 remedy = f"raise it to {tensor}, or take devices with more memory"
                 break
         except ConfigError:
             continue
-    dotted = "stage.parallel_config.tensor_parallel_size"
+    works = f", the largest request works in {working}" if working else ""
     return ConfigError(
         "tensor_parallel_size",
-        f"the weights of a rank take {needed(split.tensor)} bytes, and {memory.free_bytes} are "
-        "free",
+        f"the weights of a rank take {weights} bytes{works}, and {memory.free_bytes} are free",
         value=split.tensor,
-        source=config.provenance[dotted],
+        source=config.provenance["stage.parallel_config.tensor_parallel_size"],
         remedy=remedy,
     )

@@ -126,7 +126,7 @@ class SizePlanner:
         rank, split = self.rank, split_of(self.config)
         target = num_target_tokens(self.spec, shape.height, shape.width)
         row_tokens = shape.prefix_len + target
-        activations = working_bytes(self.spec, shape, self.precision, self.config)
+        activations = working_bytes(self.spec, shape, self.precision, self.config, split)
         num_pages, num_requests, refusal = 0, 1, None
         if rank.kv is None:
             # Without pages a rank keeps the rows that it computes.

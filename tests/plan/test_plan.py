@@ -172,6 +172,10 @@ def test_weights_that_do_not_fit_name_the_ranks_that_hold_them() -> None:
     two = {"0": {"devices": "0,1", "tensor_parallel_size": 2}}
     assert plan("hunyuan_image3_single_gpu", stage_overrides=two).fits
     assert "raise it to 8" in refusal("hunyuan_image3_dit", memory_bytes=30 * GIB, card=None)
+    # The weights alone would fit.
+    message = refusal("hunyuan_image3_tp2_cfg2", card="H100")
+    assert ", the largest request works in 7" in message
+    assert "raise it to 4" in message
     assert "each rank needs a device of more than" in refusal(
         "hunyuan_image3_dit", memory_bytes=10 * GIB, card=None
     )
