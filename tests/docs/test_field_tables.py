@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from kit.config.deploy import leaf_fields
+from kit.config.paths import packaged_names
 from kit.request import GenerationRequest, SamplingParams
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -40,3 +41,9 @@ def test_request_fields_are_documented() -> None:
     internal = {"sampling", "request_id", "trace_path"}
     names = {f.name for f in (*fields(SamplingParams), *fields(GenerationRequest))}
     assert names - internal <= documented
+
+
+def test_every_packaged_deploy_file_is_listed() -> None:
+    assert set(first_column("configuration.md", "Packaged, by bare name")) == set(
+        packaged_names("deploy")
+    )
