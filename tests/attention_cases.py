@@ -22,6 +22,7 @@ from kit.kv.store import KVShape
 from kit.tokenizer.layout import Layout
 
 NUM_LAYERS = 2
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
