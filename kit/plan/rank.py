@@ -289,6 +289,10 @@ def _pool_pages(
     return num_pages
 
 
+def _offload_hint(config: DeployConfig) -> str:
+    return "" if any(_offload(config).values()) else ", or set enable_layerwise_offload to true"
+
+
 def _model_does_not_fit(
     model: ModelConfig,
     config: DeployConfig,
@@ -317,6 +321,8 @@ def _model_does_not_fit(
                 break
         except ConfigError:
             continue
+    if largest is None and config.stage.devices != "cpu":
+        remedy += _offload_hint(config)
     works = f", the largest request works in {working}" if working else ""
     return ConfigError(
         "tensor_parallel_size",

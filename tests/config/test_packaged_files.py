@@ -26,7 +26,7 @@ def test_each_file_resolves_and_is_described(name: str, overlay: str | None, pla
     assert [note.split(" ")[0] for note in config.warnings] == (
         ["stages[0].enforce_eager"] if on_cpu else []
     )
-    assert config.stage.is_paged == (name != PIPELINE)
+    assert config.stage.is_paged == (name not in {PIPELINE, "hunyuan_image3_offload"})
     text = describe(config)
     assert f"pipeline: {PIPELINE} " in text
     named = set(config.provenance.values()) - {
@@ -45,6 +45,7 @@ TOPOLOGIES = {
     "hunyuan_image3_cpu": (1, 1, 1),
     "hunyuan_image3_cuda": (4, 1, 1),
     "hunyuan_image3_dit": (4, 1, 1),
+    "hunyuan_image3_offload": (1, 1, 1),
     "hunyuan_image3_paged": (4, 1, 1),
     "hunyuan_image3_single_gpu": (1, 1, 1),
     "hunyuan_image3_tp2_cfg2": (2, 1, 2),

@@ -119,7 +119,7 @@ def plan_table() -> str:
         "| deploy file | weights | pool | keys and values | denoise | decode | peak | at once |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for stem in ("tp4", "tp2_sp2", "tp2_cfg2", "cuda"):
+    for stem in ("tp4", "tp2_sp2", "tp2_cfg2", "cuda", "offload"):
         name = f"hunyuan_image3_{stem}"
         plan = plan_deployment(PUBLISHED, name, card="H200", sizes=["1024x1024"])
         [size] = plan.sizes

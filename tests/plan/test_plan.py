@@ -130,6 +130,22 @@ def test_rows_kept_for_graphs_are_held_at_rest() -> None:
     assert planned.sizes[0].kv_bytes == planned.kept_rows_bytes
 
 
+def test_layers_that_stream_leave_two_of_them_on_the_card() -> None:
+    planned = plan("hunyuan_image3_offload")
+    shared = LAYERS - ROUTERS
+    whole = EMBEDDING + PATCH_EMBED + FINAL_LAYER + EMBEDDERS
+    assert planned.host_weight_bytes == 2 * shared + 4 * ROUTERS
+    assert planned.weight_bytes == 2 * whole + 2 * VAE_DECODER + planned.host_weight_bytes // 16
+    assert planned.fits
+    assert plan("hunyuan_image3_offload", card="A100-40G").fits
+    waits = {"0": {"enable_cpu_offload": True, "vae_use_tiling": True}}
+    small = plan("hunyuan_image3_offload", card="L40S", stage_overrides=waits)
+    assert small.host_weight_bytes == planned.host_weight_bytes + 2 * VAE_DECODER
+    # A tile of 24 x 24 latent pixels in place of 64 x 64, and the decoder's weights beside it.
+    tile = planned.sizes[0].activations.decode * 24 * 24 // (64 * 64)
+    assert small.sizes[0].activations.decode == tile + 2 * VAE_DECODER
+
+
 def test_an_automatic_pool_takes_what_the_card_leaves_and_no_more_than_it_can_use() -> None:
     wide = plan("hunyuan_image3_cuda", flags={"max_num_seqs": 2})
     assert wide.num_pages == 2 * 2 * 130
@@ -179,6 +195,10 @@ def test_weights_that_do_not_fit_name_the_ranks_that_hold_them() -> None:
     assert "each rank needs a device of more than" in refusal(
         "hunyuan_image3_dit", memory_bytes=10 * GIB, card=None
     )
+    # Pages exclude offload.
+    hint = "or set enable_layerwise_offload to true"
+    assert hint in refusal("hunyuan_image3_dit", memory_bytes=10 * GIB, card=None)
+    assert hint not in refusal("hunyuan_image3_paged", memory_bytes=10 * GIB, card=None)
 
 
 def test_a_pool_that_does_not_fit_names_the_largest_that_does() -> None:
@@ -285,3 +305,18 @@ def test_a_plan_is_plain_values(checkpoint: Path) -> None:
     shown = plan_deployment(checkpoint).as_json()
     assert json.loads(json.dumps(shown))["sizes"][0]["activations"]["decode"] > 0
     assert shown["fits"] is True
+
+
+def test_a_named_card_takes_its_own_section_and_the_fraction_that_is_named_suffices() -> None:
+    message = refusal("hunyuan_image3_dit", card="ascend-910b")
+    assert "(got 0.65, set by base hunyuan_image3_dit.yaml (platforms.npu))" in message
+    fraction = float(message.split("raise gpu_memory_utilization to ")[1].split(",")[0])
+    flags = {"gpu_memory_utilization": fraction}
+    assert plan("hunyuan_image3_dit", card="ascend-910b", flags=flags).fits
+    less = {"gpu_memory_utilization": round(fraction - 0.01, 2)}
+    assert "are allowed" in refusal("hunyuan_image3_dit", card="ascend-910b", flags=less)
+
+
+def test_a_distilled_model_has_one_row_of_two_tokens_more(distil_checkpoint: Path) -> None:
+    [size] = plan_deployment(distil_checkpoint, prompt_tokens=100).sizes
+    assert (size.num_rows, size.row_tokens) == (1, 100 + 3 + 16 * 16)
