@@ -1,4 +1,4 @@
-"""The public Python API: load_config, ImageEngine, GenerationRequest, SamplingParams.
+"""The public Python API: what __all__ names; load_config and plan_deployment need no engine.
 
 config = load_config("path/to/checkpoint", "hunyuan_image3_paged.yaml")
 with ImageEngine(Path("path/to/checkpoint"), config) as engine:
