@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 SQUARE = (256, 256)
 
-NAMED_SIZES = ((192, 320), (320, 192), (224, 288), (288, 224), (128, 384), (384, 128))
+LONG_SIZES = ((128, 384), (384, 128))
+NAMED_SIZES = ((192, 320), (320, 192), (224, 288), (288, 224), *LONG_SIZES)
 """(height, width) of the buckets that training sees often beside the square."""
 
 LONGEST_SIZES = ((128, 512), (512, 128))
@@ -80,16 +81,19 @@ class VAETraining:
 class DiTTraining:
     """Flow matching on cached latents; the loss is the MSE of the velocity."""
 
-    num_squares: int = 49152
-    num_named: int = 10240
+    num_squares: int = 36864
+    num_named: int = 8192
     """Pictures of each of NAMED_SIZES."""
 
     num_other: int = 768
     """Pictures of each remaining bucket."""
 
     share_square: float = 0.42
-    share_named: float = 0.48
-    """All of NAMED_SIZES together; the remaining buckets share the rest."""
+    share_long: float = 0.22
+    """Both LONG_SIZES together."""
+
+    share_named: float = 0.28
+    """The other NAMED_SIZES together; the remaining buckets share the rest."""
 
     num_captions: int = 8
     """Per picture."""
@@ -103,8 +107,8 @@ class DiTTraining:
     """Of the noise levels: drawn uniformly, the rest by a logistic normal."""
 
     flow_shift: float = 3.0
-    learning_rate: float = 2e-3
-    matrix_learning_rate: float = 2e-3
+    learning_rate: float = 1.5e-3
+    matrix_learning_rate: float = 1.5e-3
     num_warmup_steps: int = 100
     flat_share: float = 0.5
     final_lr_scale: float = 0.0

@@ -19,7 +19,7 @@ MATERIALS = ("matte", "ceramic", "wooden", "metal", "glass")
 SIZES = {"small": 0.25, "medium": 0.4, "large": 0.6}
 """Side of an object as a share of the canvas unit (see `canvas_unit`)."""
 
-ARRANGEMENTS = {"single": 0.58, "pair": 0.22, "group": 0.13, "triple": 0.07}
+ARRANGEMENTS = {"single": 0.5, "pair": 0.23, "group": 0.2, "triple": 0.07}
 """How often training draws each. A group is two or three equal objects; the objects of a pair and
 of a triple differ."""
 

@@ -12,7 +12,7 @@ from kit.checkpoint.dit_forward import TrainingForward, layer_forward
 from kit.checkpoint.initial import init_transformer
 from kit.checkpoint.latents import LatentPool
 from kit.checkpoint.muon import Optimizer, linear_matrices
-from kit.checkpoint.preset import NAMED_SIZES, SQUARE, DiTTraining, Shape
+from kit.checkpoint.preset import LONG_SIZES, NAMED_SIZES, SQUARE, DiTTraining, Shape
 from kit.checkpoint.schedule import Schedule
 from kit.checkpoint.training_rows import Size
 from kit.model.moe import Router
@@ -143,10 +143,13 @@ def averaged_model(tensors: Mapping[str, Tensor], config: ModelConfig) -> Hunyua
 def _odds(size: Size, pools: Mapping[Size, LatentPool], training: DiTTraining) -> float:
     if size == SQUARE:
         return training.share_square
+    if size in LONG_SIZES:
+        return training.share_long / len(LONG_SIZES)
     if size in NAMED_SIZES:
-        return training.share_named / len(NAMED_SIZES)
+        return training.share_named / (len(NAMED_SIZES) - len(LONG_SIZES))
     num_other = sum(other != SQUARE and other not in NAMED_SIZES for other in pools)
-    return (1 - training.share_square - training.share_named) / num_other
+    shown = training.share_square + training.share_long + training.share_named
+    return (1 - shown) / num_other
 
 
 def _optimizer(model: HunyuanImage3, training: DiTTraining) -> Optimizer:
