@@ -45,7 +45,7 @@ class CompareTab:
                     "other. The first picture after a start is slower.</p>"
                 )
             with gr.Column(scale=8, min_width=300):
-                self._progress = gr.HTML(visible=False, elem_id="compare-progress")
+                self._progress = gr.HTML(elem_id="compare-progress", elem_classes="kit-slot")
                 self._result = gr.HTML(
                     '<p class="kit-empty">Both pictures will be here, and how far they are '
                     "apart.</p>",
@@ -80,7 +80,7 @@ class CompareTab:
             self.form.seed: str(body["seed"]),
             self._said: "",
             self._cancel: gr.update(interactive=True),
-            self._progress: gr.update(value=show_progress(0, 1, "Waiting"), visible=True),
+            self._progress: show_progress(0, 1, "Waiting"),
         }
         pictures: list[Picture] = []
         try:
@@ -109,7 +109,7 @@ class CompareTab:
             }
         yield {
             self._cancel: gr.update(interactive=False),
-            self._progress: gr.update(value="", visible=False),
+            self._progress: "",
         }
 
     async def _stop(self, request: gr.Request) -> None:

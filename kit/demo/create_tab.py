@@ -32,7 +32,7 @@ class CreateTab:
                     self._cancel = gr.Button("Cancel", interactive=False, elem_id="cancel-button")
                 self._said = gr.HTML(elem_id="create-said", elem_classes="kit-slot kit-live")
             with gr.Column(scale=6, min_width=300):
-                self._progress = gr.HTML(visible=False, elem_id="create-progress")
+                self._progress = gr.HTML(elem_id="create-progress", elem_classes="kit-slot")
                 self._gallery = gr.HTML(gallery([]), elem_id="gallery")
         self._cards = gr.State([])
         self.last_body = gr.State(None)
@@ -65,7 +65,7 @@ class CreateTab:
             **self.form.show_errors(),
             self._said: "",
             self._cancel: gr.update(interactive=True),
-            self._progress: gr.update(value=show_progress(0, 1, "Waiting"), visible=True),
+            self._progress: show_progress(0, 1, "Waiting"),
         }
         asked = body | {"stream": True, "partial_images": _NUM_PREVIEWS}
         drawing = self._desk.drawings.start(
@@ -95,7 +95,7 @@ class CreateTab:
             drawing.cancel()
         yield {
             self._cancel: gr.update(interactive=False),
-            self._progress: gr.update(value="", visible=False),
+            self._progress: "",
         }
 
     def _finished(

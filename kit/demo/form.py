@@ -107,8 +107,7 @@ class RequestForm:
     def show_errors(self, field: str | None = None, text: str = "") -> dict[Any, Any]:
         """Return updates that put a text beside its field and clear the other places."""
         return {
-            slot: gr.update(value=show_error(text if name == field else ""), visible=name == field)
-            for name, slot in self.slots.items()
+            slot: show_error(text if name == field else "") for name, slot in self.slots.items()
         }
 
     def offer(self, info: Info) -> dict[Any, Any]:
@@ -129,9 +128,7 @@ class RequestForm:
         return [self.size, self.steps, self.guidance, self.examples]
 
     def _slot(self, name: str, field: str) -> None:
-        self.slots[field] = gr.HTML(
-            visible=False, elem_id=f"{name}-{field}-error", elem_classes="kit-slot"
-        )
+        self.slots[field] = gr.HTML(elem_id=f"{name}-{field}-error", elem_classes="kit-slot")
 
 
 def _whole(number: float) -> float | int:

@@ -15,7 +15,7 @@ document.addEventListener("click", (event) => {
   else select();
 });
 new MutationObserver(() => {
-  for (const region of document.querySelectorAll(".kit-live:not([role])")) {
+  for (const region of document.querySelectorAll(".block.kit-live:not([role])")) {
     region.setAttribute("role", "status");
   }
 }).observe(document.documentElement, { childList: true, subtree: true });
