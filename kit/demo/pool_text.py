@@ -85,9 +85,11 @@ def _written(holder: Holder, written: Mapping[int, int]) -> str:
         for step, tokens in sorted(written.items())
     )
     last = max(written)
-    told = f"Step {last} wrote {written[last]} tokens"
-    if 1 in written and last > 1:
-        told += f", step 1 wrote {written[1]}: the prefix is written once"
+    prefix = len(holder.rows) * holder.prefix_tokens
+    told = (
+        f"Step {last} wrote {written[last]} tokens, all rows together; step 1 also wrote the "
+        f"prefix, {prefix} tokens, which is written once"
+    )
     width = holder.num_steps * 6
     return (
         f"<p>{told}.</p>"

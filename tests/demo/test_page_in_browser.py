@@ -252,7 +252,7 @@ def test_the_page_map_is_the_pool_while_a_request_runs(page: Page, paged: Server
             matched[version] = tuple(kinds)
         page.wait_for_timeout(150)
     assert len(matched) == 3, "the map showed too few states of the running request"
-    page.get_by_text("the prefix is written once").wait_for()
+    page.get_by_text("which is written once").wait_for()
     assert page.locator(".kit-row").count() == 2
     page.wait_for_selector("#holders .kit-empty")  # it has ended: every page is free again
     version, squares = page.evaluate(_READ_MAP)
@@ -274,10 +274,10 @@ def test_deployment_says_what_runs_and_its_code_draws_the_same(
     for part in ("paged_scheduler", "dense_legacy", "FLASH_ATTN", "cpu_reference 1", "292 pages"):
         expect(text).to_contain_text(part)
     expect(text).to_contain_text("The last request without this page")
-    program = page.locator(".kit-code pre").nth(1).inner_text()
+    program = page.locator("#deployment .kit-code pre").nth(1).inner_text()
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
     assert (tmp_path / "picture-12.png").read_bytes() == shown
-    line = page.locator(".kit-code pre").first.inner_text()
+    line = page.locator("#deployment .kit-code pre").first.inner_text()
     subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
     assert (tmp_path / "picture.png").read_bytes() == shown
     for name, start in (("Metrics", "# HELP"), ("API document", '{"openapi"')):
@@ -285,8 +285,8 @@ def test_deployment_says_what_runs_and_its_code_draws_the_same(
         assert page.request.get(f"{page.url}{address}").text().startswith(start)
     page.locator("summary", has_text="Not supported").first.click()
     expect(text).to_contain_text("the model takes no negative prompt")
-    page.locator("[data-copy]").first.click()
-    expect(page.locator("[data-copy]").first).not_to_have_text("Copy")
+    page.locator("#deployment [data-copy]").first.click()
+    expect(page.locator("#deployment [data-copy]").first).not_to_have_text("Copy")
     assert paged.process.poll() is None
 
 
@@ -330,7 +330,7 @@ def test_the_keyboard_reaches_and_starts_everything(page: Page) -> None:
 
 _UNNAMED = """() => Array.from(document.querySelectorAll("input, textarea, button, select"))
   .filter((e) => e.offsetParent !== null)
-  .filter((e) => !(e.labels?.length && e.labels[0].innerText.trim()) && !e.innerText?.trim()
+  .filter((e) => !(e.labels?.length && e.labels[0].innerText.trim()) && !e.textContent?.trim()
     && !e.getAttribute("aria-label")?.trim() && !e.getAttribute("aria-labelledby"))
   .map((e) => e.outerHTML.slice(0, 200))"""
 
