@@ -61,6 +61,8 @@ class CreateTab:
         except FieldError as error:
             yield self.form.show_errors(error.field, error.text) | {self._said: ""}
             return
+        # The pool is watched from the start on: Pages, opened later, then knows every step.
+        self._desk.main.look()
         yield {
             **self.form.show_errors(),
             self._said: "",
@@ -74,6 +76,7 @@ class CreateTab:
         shown, finished = _Shown(body), list[Picture]()
         try:
             async for event in drawing.events():
+                self._desk.main.look()
                 if isinstance(event, Picture):
                     finished.append(event)
                     cards = [make_card(event, self._desk.shelf.put(event.data)), *cards]
