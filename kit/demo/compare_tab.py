@@ -11,6 +11,7 @@ import gradio as gr
 from kit.demo.answers import Picture, Preview, Step
 from kit.demo.cards import make_card, show_preview, show_progress
 from kit.demo.comparison import show_comparison
+from kit.demo.create_tab import at_rest
 from kit.demo.desk import Desk
 from kit.demo.drawing import Drawing
 from kit.demo.feed import ServerFeed
@@ -35,7 +36,7 @@ class CompareTab:
             with gr.Column(scale=5, min_width=300):
                 self.form = RequestForm("compare", with_count=False)
                 with gr.Row(elem_classes="kit-buttons"):
-                    start = gr.Button("Compare", variant="primary", elem_id="compare-button")
+                    self._start = gr.Button("Compare", variant="primary", elem_id="compare-button")
                     self._cancel = gr.Button(
                         "Cancel", interactive=False, elem_id="compare-cancel-button"
                     )
@@ -51,17 +52,24 @@ class CompareTab:
                     "apart.</p>",
                     elem_id="comparison",
                 )
-        start.click(
+        self._start.click(
             self._compare,
             self.form.inputs,
             [
                 *self.form.slots.values(),
                 self.form.seed,
+                self._start,
                 self._cancel,
                 self._said,
                 self._progress,
                 self._result,
             ],
+            show_progress="hidden",
+            concurrency_limit=None,
+        ).then(
+            at_rest,
+            None,
+            [self._start, self._cancel, self._progress],
             show_progress="hidden",
             concurrency_limit=None,
         )
@@ -79,6 +87,7 @@ class CompareTab:
             **self.form.show_errors(),
             self.form.seed: str(body["seed"]),
             self._said: "",
+            self._start: gr.update(interactive=False),
             self._cancel: gr.update(interactive=True),
             self._progress: show_progress(0, 1, "Waiting"),
         }
@@ -107,10 +116,6 @@ class CompareTab:
                 **self.form.show_errors(field, text),
                 self._said: "" if field else show_error(text),
             }
-        yield {
-            self._cancel: gr.update(interactive=False),
-            self._progress: "",
-        }
 
     async def _stop(self, request: gr.Request) -> None:
         self._desk.drawings.cancel(page_key(str(request.session_hash)))

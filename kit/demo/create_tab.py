@@ -18,6 +18,14 @@ _NUM_PREVIEWS = 3
 _MAX_CARDS = 24
 
 
+def at_rest() -> tuple[Any, Any, str]:
+    """Return what the start button, the cancel button and the progress show between requests.
+
+    An event of its own, after the one that drew: the browser drops clicks while that one ends.
+    """
+    return gr.update(interactive=True), gr.update(interactive=False), ""
+
+
 class CreateTab:
     """Builds the tab where it is made; `last_body` holds the last request of this browser page."""
 
@@ -28,7 +36,7 @@ class CreateTab:
                 self.form = RequestForm("create", with_count=True)
                 self.reference = gr.HTML(elem_classes="kit-slot")
                 with gr.Row(elem_classes="kit-buttons"):
-                    create = gr.Button("Create", variant="primary", elem_id="create-button")
+                    self._start = gr.Button("Create", variant="primary", elem_id="create-button")
                     self._cancel = gr.Button("Cancel", interactive=False, elem_id="cancel-button")
                 self._said = gr.HTML(elem_id="create-said", elem_classes="kit-slot kit-live")
             with gr.Column(scale=6, min_width=300):
@@ -36,12 +44,13 @@ class CreateTab:
                 self._gallery = gr.HTML(gallery([]), elem_id="gallery")
         self._cards = gr.State([])
         self.last_body = gr.State(None)
-        create.click(
+        self._start.click(
             self._create,
             [*self.form.inputs, self._cards],
             [
                 *self.form.slots.values(),
                 self.form.seed,
+                self._start,
                 self._cancel,
                 self._said,
                 self._progress,
@@ -49,6 +58,12 @@ class CreateTab:
                 self._cards,
                 self.last_body,
             ],
+            show_progress="hidden",
+            concurrency_limit=None,
+        ).then(
+            at_rest,
+            None,
+            [self._start, self._cancel, self._progress],
             show_progress="hidden",
             concurrency_limit=None,
         )
@@ -66,6 +81,7 @@ class CreateTab:
         yield {
             **self.form.show_errors(),
             self._said: "",
+            self._start: gr.update(interactive=False),
             self._cancel: gr.update(interactive=True),
             self._progress: show_progress(0, 1, "Waiting"),
         }
@@ -96,10 +112,6 @@ class CreateTab:
             yield {self._said: f'<p class="kit-done">{count} in {seconds:.1f} s.</p>'}
         finally:
             drawing.cancel()
-        yield {
-            self._cancel: gr.update(interactive=False),
-            self._progress: "",
-        }
 
     def _finished(
         self, body: dict[str, Any], finished: list[Picture], cards: list[Card]
