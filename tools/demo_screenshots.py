@@ -62,7 +62,7 @@ def use_tabs(page: Page) -> Iterator[str]:
     page.wait_for_selector('.kit-card img[alt^="a blue cup"]')
     wait_for_state(page, "ready")
     yield "create"
-    page.locator("#create-steps input").fill("120")
+    page.locator("#create-steps input").fill("80")
     page.click("#create-button")
     open_tab(page, "Pages")
     page.wait_for_selector(".kit-bars g:nth-of-type(12)")
@@ -92,7 +92,9 @@ def save(data: bytes, path: Path) -> None:
     with Image.open(io.BytesIO(data)) as image:
         top = image.convert("RGB").crop((0, 0, image.width, min(image.height, MAX_HEIGHT)))
         # Median cut would lose the colour of small things, such as the dot of a server's state.
-        few = top.quantize(NUM_COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few = top.quantize(
+            NUM_COLORS, Image.Quantize.MAXCOVERAGE, kmeans=4, dither=Image.Dither.NONE
+        )
         few.save(path, optimize=True)
 
 

@@ -15,7 +15,7 @@ from kit.demo.create_tab import at_rest
 from kit.demo.desk import Desk
 from kit.demo.drawing import Drawing
 from kit.demo.feed import ServerFeed
-from kit.demo.form import FieldError, RequestForm
+from kit.demo.form import FieldError, RequestForm, read_fields
 from kit.demo.words import say_error, show_error
 from kit.errors import KitError
 
@@ -77,7 +77,7 @@ class CompareTab:
 
     async def _compare(self, request: gr.Request, *values: Any) -> AsyncIterator[dict[Any, Any]]:
         try:
-            body = self.form.read(values)
+            body = read_fields(values)
         except FieldError as error:
             yield self.form.show_errors(error.field, error.text) | {self._said: ""}
             return

@@ -10,7 +10,7 @@ import gradio as gr
 from kit.demo.answers import Picture, Preview, Step
 from kit.demo.cards import Card, gallery, make_card, show_preview, show_progress
 from kit.demo.desk import Desk
-from kit.demo.form import FieldError, RequestForm
+from kit.demo.form import FieldError, RequestForm, read_fields
 from kit.demo.words import say_error, show_error
 from kit.errors import KitError
 
@@ -72,7 +72,7 @@ class CreateTab:
     async def _create(self, request: gr.Request, *values: Any) -> AsyncIterator[dict[Any, Any]]:
         *fields, cards = values
         try:
-            body = self.form.read(fields)
+            body = read_fields(fields)
         except FieldError as error:
             yield self.form.show_errors(error.field, error.text) | {self._said: ""}
             return
