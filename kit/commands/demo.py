@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from kit.commands.output import Say
 from kit.commands.serve import API_KEY_VARIABLE
-from kit.demo.children import DENSE, PAGED, SERVER_BYTES, Child, start, stop
+from kit.demo.children import DENSE, PAGED, SERVER_BYTES, Child, held_signals, start, stop
 from kit.errors import ConfigError
 from kit.platforms.cpu import CpuPlatform
 from kit.server.listen import open_listener, shown_url
@@ -108,11 +108,13 @@ def _servers(
     if ports is None:
         return Servers(args.server, args.compare_server, key)
     notice = compare_notice(CpuPlatform().memory().free_bytes)
-    children.append(start("paged", ports[0], PAGED, note))
+    with held_signals():
+        children.append(start("paged", ports[0], PAGED, note))
     if notice:
         note(f"note: {notice}")
         return Servers(children[0].url, None, key, notice)
-    children.append(start("dense", ports[1], DENSE, note))
+    with held_signals():
+        children.append(start("dense", ports[1], DENSE, note))
     return Servers(children[0].url, children[1].url, key)
 
 

@@ -48,6 +48,12 @@ def file_name(card: Card) -> str:
     return f"kit-seed-{card.seed}.png"
 
 
+def replay_command(card: Card) -> str:
+    """Return what makes the picture again: on as many threads, for sums depend on their number."""
+    num_threads = card.replay["record"]["platform"]["num_threads"]
+    return f"OMP_NUM_THREADS={num_threads} kit replay {file_name(card)}"
+
+
 def gallery(cards: list[Card]) -> str:
     """Return all cards; the newest comes first."""
     if not cards:
@@ -73,8 +79,9 @@ def show_card(card: Card) -> str:
         f"<div><dt>size</dt><dd>{width} × {height}</dd></div></dl>"
         f'<p class="kit-actions"><a href="{url}" download="{name}">Download PNG</a></p>'
         f"<details><summary>Replay record</summary>"
-        f'<p class="kit-note">It also lies in the file: <code>kit replay {name}</code> makes the '
-        f"picture again and compares.</p>{code_block(record)}</details>{warnings}"
+        f'<p class="kit-note">It also lies in the file. This makes the picture again and compares:'
+        f"</p>{code_block(escape(replay_command(card)))}"
+        f'<p class="kit-note">The record:</p>{code_block(record)}</details>{warnings}'
         "</figcaption></figure>"
     )
 

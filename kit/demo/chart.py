@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -10,7 +11,7 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 180, 44, 22
 
 def draw_steps(series: Mapping[str, Sequence[float]]) -> str:
     """Return step times by name as lines, in milliseconds; each line has its own mark."""
-    most = max((time for times in series.values() for time in times), default=0.0) or 1.0
+    most = _round_up(max((time for times in series.values() for time in times), default=0.0))
     num_steps = max((len(times) for times in series.values()), default=1)
     lines = "".join(
         _line(index, times, most, num_steps) for index, times in enumerate(series.values())
@@ -36,6 +37,14 @@ def draw_steps(series: Mapping[str, Sequence[float]]) -> str:
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{escape(_told(series))}">{grid}{lines}{ends}</svg></figure>'
     )
+
+
+def _round_up(time: float) -> float:
+    """Return the next time whose half is short to read, too."""
+    if not time:
+        return 1.0
+    unit: float = 10 ** math.floor(math.log10(time))
+    return next(step * unit for step in (1, 2, 4, 6, 8, 10, 20) if step * unit >= time)
 
 
 def _line(index: int, times: Sequence[float], most: float, num_steps: int) -> str:

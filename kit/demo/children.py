@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from kit.telemetry.log import get_logger
@@ -20,6 +22,9 @@ _PAGE_SIZE = 8
 """A pool small enough to see: 292 pages of 8 tokens, four pictures with guidance."""
 
 _STOP_LIMIT_S = 10.0
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends the page and, with it, its servers."""
 
 PAGED = (
     "--deploy-config",
@@ -82,6 +87,25 @@ def start(name: str, port: int, flags: tuple[str, ...], say: Callable[[str], Non
 
     threading.Thread(target=forward, name=f"kit-{name}", daemon=True).start()
     return Child(name, port, process)
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Let what would end this process wait until the block's end, then raise KeyboardInterrupt.
+
+    A server whose start is interrupted half-way stands in no list, so nobody would stop it.
+    """
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number)) for number in SIGNALS
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _num_threads() -> int:

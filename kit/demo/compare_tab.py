@@ -11,10 +11,11 @@ import gradio as gr
 from kit.demo.answers import Picture, Preview, Step
 from kit.demo.cards import make_card, show_preview, show_progress
 from kit.demo.comparison import show_comparison
+from kit.demo.create_tab import at_rest
 from kit.demo.desk import Desk
 from kit.demo.drawing import Drawing
 from kit.demo.feed import ServerFeed
-from kit.demo.form import FieldError, RequestForm
+from kit.demo.form import FieldError, RequestForm, read_fields
 from kit.demo.words import say_error, show_error
 from kit.errors import KitError
 
@@ -35,7 +36,7 @@ class CompareTab:
             with gr.Column(scale=5, min_width=300):
                 self.form = RequestForm("compare", with_count=False)
                 with gr.Row(elem_classes="kit-buttons"):
-                    start = gr.Button("Compare", variant="primary", elem_id="compare-button")
+                    self._start = gr.Button("Compare", variant="primary", elem_id="compare-button")
                     self._cancel = gr.Button(
                         "Cancel", interactive=False, elem_id="compare-cancel-button"
                     )
@@ -45,18 +46,19 @@ class CompareTab:
                     "other. The first picture after a start is slower.</p>"
                 )
             with gr.Column(scale=8, min_width=300):
-                self._progress = gr.HTML(visible=False, elem_id="compare-progress")
+                self._progress = gr.HTML(elem_id="compare-progress", elem_classes="kit-slot")
                 self._result = gr.HTML(
                     '<p class="kit-empty">Both pictures will be here, and how far they are '
                     "apart.</p>",
                     elem_id="comparison",
                 )
-        start.click(
+        self._start.click(
             self._compare,
             self.form.inputs,
             [
                 *self.form.slots.values(),
                 self.form.seed,
+                self._start,
                 self._cancel,
                 self._said,
                 self._progress,
@@ -64,12 +66,18 @@ class CompareTab:
             ],
             show_progress="hidden",
             concurrency_limit=None,
+        ).then(
+            at_rest,
+            None,
+            [self._start, self._cancel, self._progress],
+            show_progress="hidden",
+            concurrency_limit=None,
         )
         self._cancel.click(self._stop, show_progress="hidden", concurrency_limit=None)
 
     async def _compare(self, request: gr.Request, *values: Any) -> AsyncIterator[dict[Any, Any]]:
         try:
-            body = self.form.read(values)
+            body = read_fields(values)
         except FieldError as error:
             yield self.form.show_errors(error.field, error.text) | {self._said: ""}
             return
@@ -79,8 +87,9 @@ class CompareTab:
             **self.form.show_errors(),
             self.form.seed: str(body["seed"]),
             self._said: "",
+            self._start: gr.update(interactive=False),
             self._cancel: gr.update(interactive=True),
-            self._progress: gr.update(value=show_progress(0, 1, "Waiting"), visible=True),
+            self._progress: show_progress(0, 1, "Waiting"),
         }
         pictures: list[Picture] = []
         try:
@@ -107,10 +116,6 @@ class CompareTab:
                 **self.form.show_errors(field, text),
                 self._said: "" if field else show_error(text),
             }
-        yield {
-            self._cancel: gr.update(interactive=False),
-            self._progress: gr.update(value="", visible=False),
-        }
 
     async def _stop(self, request: gr.Request) -> None:
         self._desk.drawings.cancel(page_key(str(request.session_hash)))

@@ -10,12 +10,20 @@ import gradio as gr
 from kit.demo.answers import Picture, Preview, Step
 from kit.demo.cards import Card, gallery, make_card, show_preview, show_progress
 from kit.demo.desk import Desk
-from kit.demo.form import FieldError, RequestForm
+from kit.demo.form import FieldError, RequestForm, read_fields
 from kit.demo.words import say_error, show_error
 from kit.errors import KitError
 
 _NUM_PREVIEWS = 3
 _MAX_CARDS = 24
+
+
+def at_rest() -> tuple[Any, Any, str]:
+    """Return what the start button, the cancel button and the progress show between requests.
+
+    An event of its own, after the one that drew: the browser drops clicks while that one ends.
+    """
+    return gr.update(interactive=True), gr.update(interactive=False), ""
 
 
 class CreateTab:
@@ -28,20 +36,21 @@ class CreateTab:
                 self.form = RequestForm("create", with_count=True)
                 self.reference = gr.HTML(elem_classes="kit-slot")
                 with gr.Row(elem_classes="kit-buttons"):
-                    create = gr.Button("Create", variant="primary", elem_id="create-button")
+                    self._start = gr.Button("Create", variant="primary", elem_id="create-button")
                     self._cancel = gr.Button("Cancel", interactive=False, elem_id="cancel-button")
                 self._said = gr.HTML(elem_id="create-said", elem_classes="kit-slot kit-live")
             with gr.Column(scale=6, min_width=300):
-                self._progress = gr.HTML(visible=False, elem_id="create-progress")
+                self._progress = gr.HTML(elem_id="create-progress", elem_classes="kit-slot")
                 self._gallery = gr.HTML(gallery([]), elem_id="gallery")
         self._cards = gr.State([])
         self.last_body = gr.State(None)
-        create.click(
+        self._start.click(
             self._create,
             [*self.form.inputs, self._cards],
             [
                 *self.form.slots.values(),
                 self.form.seed,
+                self._start,
                 self._cancel,
                 self._said,
                 self._progress,
@@ -51,21 +60,30 @@ class CreateTab:
             ],
             show_progress="hidden",
             concurrency_limit=None,
+        ).then(
+            at_rest,
+            None,
+            [self._start, self._cancel, self._progress],
+            show_progress="hidden",
+            concurrency_limit=None,
         )
         self._cancel.click(self._stop, show_progress="hidden", concurrency_limit=None)
 
     async def _create(self, request: gr.Request, *values: Any) -> AsyncIterator[dict[Any, Any]]:
         *fields, cards = values
         try:
-            body = self.form.read(fields)
+            body = read_fields(fields)
         except FieldError as error:
             yield self.form.show_errors(error.field, error.text) | {self._said: ""}
             return
+        # The pool is watched from the start on: Pages, opened later, then knows every step.
+        self._desk.main.look()
         yield {
             **self.form.show_errors(),
             self._said: "",
+            self._start: gr.update(interactive=False),
             self._cancel: gr.update(interactive=True),
-            self._progress: gr.update(value=show_progress(0, 1, "Waiting"), visible=True),
+            self._progress: show_progress(0, 1, "Waiting"),
         }
         asked = body | {"stream": True, "partial_images": _NUM_PREVIEWS}
         drawing = self._desk.drawings.start(
@@ -74,6 +92,7 @@ class CreateTab:
         shown, finished = _Shown(body), list[Picture]()
         try:
             async for event in drawing.events():
+                self._desk.main.look()
                 if isinstance(event, Picture):
                     finished.append(event)
                     cards = [make_card(event, self._desk.shelf.put(event.data)), *cards]
@@ -93,10 +112,6 @@ class CreateTab:
             yield {self._said: f'<p class="kit-done">{count} in {seconds:.1f} s.</p>'}
         finally:
             drawing.cancel()
-        yield {
-            self._cancel: gr.update(interactive=False),
-            self._progress: gr.update(value="", visible=False),
-        }
 
     def _finished(
         self, body: dict[str, Any], finished: list[Picture], cards: list[Card]

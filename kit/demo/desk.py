@@ -31,10 +31,7 @@ class Desk:
 
     def __init__(self, servers: Servers) -> None:
         self.notice = servers.notice
-        self.main = ServerFeed(
-            "server" if servers.compare_url is None else "first server",
-            ServerClient(servers.url, servers.api_key),
-        )
+        self.main = ServerFeed("first server", ServerClient(servers.url, servers.api_key))
         self.other = (
             ServerFeed("second server", ServerClient(servers.compare_url, servers.api_key))
             if servers.compare_url is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,10 +59,15 @@ class RequestForm:
                 )
                 self._slot(name, "size")
             with gr.Column(min_width=90):
-                self.steps = gr.Number(label="Steps", elem_id=f"{name}-steps")
+                # Text: an empty number would be sent as 0, an empty text is left out.
+                self.steps = gr.Textbox(
+                    label="Steps", max_lines=1, placeholder="default", elem_id=f"{name}-steps"
+                )
                 self._slot(name, "steps")
             with gr.Column(min_width=90):
-                self.guidance = gr.Number(label="Guidance", step=0.5, elem_id=f"{name}-guidance")
+                self.guidance = gr.Textbox(
+                    label="Guidance", max_lines=1, placeholder="default", elem_id=f"{name}-guidance"
+                )
                 self._slot(name, "guidance")
         with gr.Row(elem_classes="kit-fields"):
             with gr.Column(min_width=130, scale=2):
@@ -90,25 +96,10 @@ class RequestForm:
             *([self.count] if with_count else []),
         ]
 
-    def read(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return the body of a request; raises FieldError. What is blank is the server's to say."""
-        prompt, size, steps, guidance, seed, new_seed, *count = values
-        if not prompt.strip():
-            raise FieldError("prompt", "Prompt: say what the picture should show.")
-        body = {"prompt": prompt, "size": size, "n": int(count[0]) if count else 1}
-        if steps is not None:
-            body["num_inference_steps"] = _whole(steps)
-        if guidance is not None:
-            body["guidance_scale"] = guidance
-        if not new_seed:
-            body["seed"] = _seed(seed)
-        return body
-
     def show_errors(self, field: str | None = None, text: str = "") -> dict[Any, Any]:
         """Return updates that put a text beside its field and clear the other places."""
         return {
-            slot: gr.update(value=show_error(text if name == field else ""), visible=name == field)
-            for name, slot in self.slots.items()
+            slot: show_error(text if name == field else "") for name, slot in self.slots.items()
         }
 
     def offer(self, info: Info) -> dict[Any, Any]:
@@ -118,8 +109,8 @@ class RequestForm:
         choices += [(f"{size.width} × {size.height}", size.name) for size in info.sizes]
         return {
             self.size: gr.update(choices=choices, value=_AUTO),
-            self.steps: gr.update(value=info.defaults["num_inference_steps"]),
-            self.guidance: gr.update(value=info.defaults["guidance_scale"]),
+            self.steps: str(info.defaults["num_inference_steps"]),
+            self.guidance: f"{info.defaults['guidance_scale']:g}",
             self.examples: gr.update(visible=info.shipped),
         }
 
@@ -129,14 +120,37 @@ class RequestForm:
         return [self.size, self.steps, self.guidance, self.examples]
 
     def _slot(self, name: str, field: str) -> None:
-        self.slots[field] = gr.HTML(
-            visible=False, elem_id=f"{name}-{field}-error", elem_classes="kit-slot"
+        self.slots[field] = gr.HTML(elem_id=f"{name}-{field}-error", elem_classes="kit-slot")
+
+
+def read_fields(values: Sequence[Any]) -> dict[str, Any]:
+    """Return the body of a request from the values of a form's inputs; raises FieldError.
+
+    What is blank is left out, what is out of range is not looked at: both are the server's to say.
+    """
+    prompt, size, steps, guidance, seed, new_seed, *count = values
+    if not prompt.strip():
+        raise FieldError("prompt", "Prompt: say what the picture should show.")
+    body = {"prompt": prompt, "size": size, "n": int(count[0]) if count else 1}
+    if steps.strip():
+        body["num_inference_steps"] = _number("steps", "Steps", steps)
+    if guidance.strip():
+        body["guidance_scale"] = _number("guidance", "Guidance", guidance)
+    if not new_seed:
+        body["seed"] = _seed(seed)
+    return body
+
+
+def _number(field: str, label: str, text: str) -> float | int:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise FieldError(
+            field, f"{label}: {text.strip()!r:.40} is no number; give one, or none for the default."
         )
-
-
-def _whole(number: float) -> float | int:
-    """A whole number as an integer; any other as it is, for the server to refuse."""
-    return int(number) if float(number).is_integer() else number
+    return int(number) if number.is_integer() else number
 
 
 def _seed(text: str) -> int:

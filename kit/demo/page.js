@@ -15,7 +15,10 @@ document.addEventListener("click", (event) => {
   else select();
 });
 new MutationObserver(() => {
-  for (const region of document.querySelectorAll(".kit-live:not([role])")) {
+  for (const region of document.querySelectorAll(".block.kit-live:not([role])")) {
     region.setAttribute("role", "status");
+  }
+  for (const field of document.querySelectorAll("[id$=-steps] input, [id$=-guidance] input")) {
+    field.inputMode = "decimal";  // which keys a phone shows
   }
 }).observe(document.documentElement, { childList: true, subtree: true });

@@ -81,7 +81,7 @@ def build_blocks(desk: Desk) -> gr.Blocks:
     with blocks:
         gr.HTML(_header(desk), elem_id="kit-header")
         state = gr.HTML(_states(desk), elem_id="kit-states", elem_classes="kit-live")
-        with gr.Tabs():
+        with gr.Tabs(overflow_behavior="wrap"):
             with gr.Tab("Create", id="create") as create_item:
                 create = CreateTab(desk)
             forms = [(desk.main, create.form)]

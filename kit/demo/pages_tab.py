@@ -22,9 +22,9 @@ class PagesTab:
         with gr.Row(elem_classes="kit-columns"):
             with gr.Column(scale=6, min_width=300):
                 self._map = gr.HTML(elem_id="page-map")
-                self._fits = gr.HTML(elem_id="fits")
             with gr.Column(scale=7, min_width=300):
                 self._holders = gr.HTML(elem_id="holders")
+                self._fits = gr.HTML(elem_id="fits")
         self.timer = gr.Timer(INTERVAL_S, active=False)
         shown = gr.State("")
         outputs = [self._map, self._holders, self._fits, shown]

@@ -10,6 +10,7 @@ from kit.demo.answers import Holder, Info, Pool, Size
 from kit.demo.page_map import draw_row
 
 _ROW_NAMES = ("conditional", "unconditional")
+_BAR_PITCH, _BAR_HEIGHT = 6, 24
 TYPICAL_PREFIX_TOKENS = 16
 """Of a short prompt; taken until a request has shown its own."""
 
@@ -78,23 +79,39 @@ def _row(number: int, holder: Holder, page_size: int) -> str:
 def _written(holder: Holder, written: Mapping[int, int]) -> str:
     if not written:
         return "<p>Nothing written yet.</p>"
-    most = max(written.values())
-    bars = "".join(
-        f'<rect x="{(step - 1) * 6}" y="{24 - 24 * tokens / most:.2f}" width="5" '
-        f'height="{24 * tokens / most:.2f}"><title>step {step}: {tokens} tokens</title></rect>'
-        for step, tokens in sorted(written.items())
-    )
+    most, target = max(written.values()), len(holder.rows) * holder.target_tokens
+    bars = "".join(_bar(step, written[step], target, most) for step in sorted(written))
     last = max(written)
-    told = f"Step {last} wrote {written[last]} tokens"
-    if 1 in written and last > 1:
-        told += f", step 1 wrote {written[1]}: the prefix is written once"
-    width = holder.num_steps * 6
+    prefix = len(holder.rows) * holder.prefix_tokens
+    told = (
+        f"Step {last} wrote {written[last]} tokens, all rows together; step 1 also wrote the "
+        f"prefix, {prefix} tokens, which is written once"
+    )
+    width = holder.num_steps * _BAR_PITCH
     return (
         f"<p>{told}.</p>"
-        f'<svg class="kit-bars" viewBox="0 0 {width} 24" preserveAspectRatio="none" role="img" '
-        f'aria-label="Tokens written in each step">{bars}</svg>'
+        f'<svg class="kit-bars" viewBox="0 0 {width} {_BAR_HEIGHT}" preserveAspectRatio="none" '
+        f'role="img" aria-label="Tokens written in each step">{bars}</svg>'
+        f'<div class="kit-bars-ends" aria-hidden="true"><span>step 1</span>'
+        f"<span>step {holder.num_steps}</span></div>"
     )
+
+
+def _bar(step: int, tokens: int, target: int, most: int) -> str:
+    """One step's tokens: the target below, what else was written on top of it."""
+    parts, top = [], float(_BAR_HEIGHT)
+    for kind, part in (("target", min(tokens, target)), ("prefix", max(0, tokens - target))):
+        height = _BAR_HEIGHT * part / most
+        top -= height
+        if part:
+            parts.append(
+                f'<rect class="kit-bar-{kind}" x="{(step - 1) * _BAR_PITCH}" y="{top:.2f}" '
+                f'width="{_BAR_PITCH - 1}" height="{height:.2f}"/>'
+            )
+    return f"<g><title>step {step}: {tokens} tokens</title>{''.join(parts)}</g>"
 
 
 def _names(sizes: list[Size]) -> str:
-    return ", ".join(escape(size.name.replace("x", "\u2009×\u2009")) for size in sizes)
+    return ", ".join(
+        f'<span class="kit-size">{size.width}\u2009×\u2009{size.height}</span>' for size in sizes
+    )

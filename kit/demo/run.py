@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import socket
 from collections.abc import Callable, Iterator
 
 import uvicorn
 
+from kit.demo.children import SIGNALS
 from kit.demo.desk import Desk, Servers
 from kit.demo.page import build_app
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ANSWER_LIMIT_S = 1
 
 
@@ -34,7 +33,7 @@ async def _serve(servers: Servers, listener: socket.socket, on_open: Callable[[]
     )
     logging.getLogger("uvicorn.error").addFilter(_is_worth_a_line)
     server = _Server(config)
-    for number in _SIGNALS:
+    for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, server.stop)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not serving.done():

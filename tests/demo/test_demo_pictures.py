@@ -52,7 +52,8 @@ def picture(data: bytes, prompt: str = "a cat") -> Picture:
         "peak_memory_bytes": 5 << 20,
     }
     sampling = {"width": 4, "height": 4, "num_inference_steps": 3, "guidance_scale": 3.0}
-    return Picture(0, data, 7, prompt, sampling, metrics, {"format": "kit.replay/1"}, ())
+    replay = {"format": "kit.replay/1", "record": {"platform": {"num_threads": 3}}}
+    return Picture(0, data, 7, prompt, sampling, metrics, replay, ())
 
 
 def test_equal_pictures_have_no_difference() -> None:
@@ -99,7 +100,14 @@ def test_a_card_holds_every_fact_and_no_html_of_the_prompt() -> None:
     card = make_card(picture(png(), '<img src=x onerror="alert(1)">'), "key")
     shown = gallery([card])
     assert "onerror=" not in shown.replace("onerror=&quot;", "")
-    for part in ("<dd>7</dd>", "1.50 s", "4 × 4", "kit.replay/1", 'download="kit-seed-7.png"'):
+    for part in (
+        "<dd>7</dd>",
+        "1.50 s",
+        "4 × 4",
+        "kit.replay/1",
+        'download="kit-seed-7.png"',
+        "OMP_NUM_THREADS=3 kit replay kit-seed-7.png",
+    ):
         assert part in shown
     assert show_card(replace(card, warnings=("odd",))).count("odd") == 1
 

@@ -70,11 +70,14 @@ def test_requests_are_shown_with_their_page_tables_and_tokens() -> None:
         "waits, its pages are booked; step 0 of 9; 10 pages",
         "<span>page table</span> 0, 1, 2, 3, 4<",
         "<span>page table</span> 15, 16, 17, 18, 19<",
-        "Step 3 wrote 20 tokens, step 1 wrote 40: the prefix is written once.",
+        "Step 3 wrote 20 tokens, all rows together; step 1 also wrote the prefix, 20 tokens,",
         "Nothing written yet.",
     ):
         assert part in text
-    assert text.count("<title>step ") == 3
+    assert text.count("<title>step ") == text.count('class="kit-bar-target"') == 3
+    # The first step alone wrote the prefix: half of its 40 tokens, on top of the target.
+    assert text.count('class="kit-bar-prefix"') == 1
+    assert 'class="kit-bar-prefix" x="0" y="0.00" width="5" height="12.00"' in text
 
 
 def test_an_empty_pool_says_so() -> None:
