@@ -13,24 +13,21 @@ from kit.api import ImageEngine, load_config
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 
 LOAD = LOADS / "vase.yaml"
-
-_BACKEND = {"diffusion_attention_backend": "FLASH_ATTN"}
-_PAGED = {
-    **_BACKEND,
-    "diffusion_kv_mode": "paged_scheduler",
-    "diffusion_kv_max_rows_per_request": 2,
-}
+DENSE, PAGED = "hunyuan_image3_dit.yaml", "hunyuan_image3_paged.yaml"
 
 
 def run(context: Context) -> Record:
-    """Compare the modes on the shipped checkpoint, both with one backend's arithmetic."""
-    configs = [
-        load_config(DEFAULT_CHECKPOINT, stage_overrides={"0": stage})
-        for stage in (_BACKEND, _PAGED)
-    ]
+    """Compare the packaged deployments on the shipped checkpoint, `context.repeats` pairs."""
     load = replace(read_load(LOAD), requests=context.repeats)
+    dense, paged = (load_config(DEFAULT_CHECKPOINT, name) for name in (DENSE, PAGED))
     with (
-        ImageEngine(DEFAULT_CHECKPOINT, configs[0]) as dense,
-        ImageEngine(DEFAULT_CHECKPOINT, configs[1]) as paged,
+        ImageEngine(DEFAULT_CHECKPOINT, dense) as baseline,
+        ImageEngine(DEFAULT_CHECKPOINT, paged) as candidate,
     ):
-        return compare(context, load, EngineTarget(dense), EngineTarget(paged))
+        return compare(
+            context,
+            load,
+            EngineTarget(baseline),
+            EngineTarget(candidate),
+            {"baseline.deployment": DENSE, "candidate.deployment": PAGED},
+        )
