@@ -10,11 +10,11 @@ from pathlib import Path
 from bench.harness.target import Target
 from kit.api import load_config
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
+from kit.commands.serve import API_KEY_VARIABLE
 from kit.errors import ConfigError
 from kit.hub.copies import find_model
 
 ENGINE = "engine"
-API_KEY_VARIABLE = "KIT_API_KEY"
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,33 @@ def test_compare_two_records(run: Run) -> None:
     code, _, err = run("compare", "one.json", "third.json")
     assert code == 2
     assert "did not ask for the same: they differ in load.steps" in err
+
+
+def test_times_of_another_machine_are_not_held_against_these(run: Run) -> None:
+    with images_server() as url:
+        run("run", "mine.yaml", "--target", url, "--out", "one.json")
+    content = json.loads(Path("one.json").read_text())
+    content["environment"]["system"]["cpu"] = "another"
+    Path("other.json").write_text(json.dumps(content))
+    _, out, _ = run("compare", "one.json", "other.json")
+    assert re.search(r"cannot be told: latency_s p50: .* \(other machine\)", out)
+    assert "other machine: " in out
+    assert "agrees: candidate: pictures with equal pixels: 8 and 8" in out
+
+
+def test_the_engine_of_this_process(run: Run) -> None:
+    small = {**LOAD, "sizes": ["384x128"], "steps": [1], "guidance": [1.0], "warmup": 0}
+    Path("mine.yaml").write_text(yaml.safe_dump({**small, "requests": 1}))
+    deploy = "hunyuan_image3_paged.yaml"
+    code, out, _ = run("run", "mine.yaml", "--deploy-config", deploy, "--out", "one.json")
+    assert code == 0
+    assert "pool_pages: " in out
+    found = load(Path("one.json"))
+    assert found.config["stage.diffusion_kv_mode"].value == "paged_scheduler"
+    assert found.parameters["target"] == "engine"
+    code, out, _ = run("compare", "mine.yaml", "--deploy-config", deploy, "--deploy-config", deploy)
+    assert "equality: latents of every step and pixels: numbers that differ in any bit: 0" in out
+    assert "cannot tell" in out  # one pair has no interval
 
 
 def test_records_of_different_things(run: Run) -> None:

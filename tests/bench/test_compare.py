@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from bench_loads import PainterTarget, small_load
+from pydantic import ValidationError
 from record_samples import ENVIRONMENT
 
 from bench.harness.compare import RequestFailedError, compare, measure_pairs
@@ -139,10 +141,10 @@ def test_loads_that_cannot_be_asked_in_turn(changes: dict[str, Any]) -> None:
         compare(CONTEXT, small_load(**changes), PainterTarget(), PainterTarget())
 
 
-def test_a_large_slowdown_is_seen_and_a_twin_is_not_called_slower() -> None:
-    target = PainterTarget(work=book_pages)
-    assert trial(small_load(requests=15), target, Slowed(target, 1.5)).verdict == "slower"
-    assert trial(small_load(requests=15), Slowed(target, 1.5), target).verdict == "faster"
+def test_a_large_slowdown_is_seen_from_both_sides() -> None:
+    target, load = PainterTarget(work=book_pages), small_load(requests=40)
+    assert trial(load, target, Slowed(target, 4.0)).verdict == "slower"
+    assert trial(load, Slowed(target, 4.0), target).verdict == "faster"
 
 
 @pytest.mark.long
@@ -167,6 +169,10 @@ def test_a_load_is_a_record_of_one_side() -> None:
     assert record.figures["slo_share"].value == 1.0
     assert record.parameters["warmup_requests"] == 1
     assert record.findings["pages_used_peak"] == 2.0
+    latency = record.figures["latency_s p50"]
+    better = {**record.figures, "latency_s p50": replace(latency, value=latency.value / 2)}
+    with pytest.raises(ValidationError, match="figures: do not follow from the raw rows"):
+        replace(record, figures=better)
 
 
 def test_a_load_without_any_picture_is_a_failed_record() -> None:

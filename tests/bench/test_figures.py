@@ -59,6 +59,9 @@ def test_failures_count_in_shares_and_in_nothing_else() -> None:
     assert found["latency_s p50"] == alone["latency_s p50"]
     assert found["throughput_per_s"] == alone["throughput_per_s"]
     assert failures(good + bad) == {"overloaded": 10}
+    # Who waits for a failure has waited: goodput is over the time of all requests.
+    late = figures_of([*good, {**bad[0], "done_s": 20.0}], slo_latency_s=100.0)
+    assert late["goodput_per_s"].value == 10 / 20
     none = figures_of(bad, slo_latency_s=100.0)
     assert none.keys() == {"success_share", "slo_share"}
     assert none["success_share"].value == 0.0

@@ -37,6 +37,11 @@ def test_cold_start() -> None:
     assert table in (ROOT / "docs" / "adherence.md").read_text(), f"put this there:\n{table}"
 
 
+def test_the_harness_adds_less_than_one_percent() -> None:
+    record = load(RESULTS / "harness_overhead.json")
+    assert {ratio.median <= 1 for ratio in record.summary.values()} == {True}
+
+
 def test_all_records() -> None:
     table = report({path.stem: load(path) for path in shipped_records()})
     page = (ROOT / "docs" / "benchmarking.md").read_text()
