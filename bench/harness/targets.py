@@ -8,11 +8,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from bench.harness.target import Target
-from kit.api import load_config
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.commands.serve import API_KEY_VARIABLE
 from kit.errors import ConfigError
 from kit.hub.copies import find_model
+from kit.modelspec.deployment import load_config
 
 ENGINE = "engine"
 
