@@ -17,24 +17,12 @@ from bench.harness.jobs import Job
 from bench.harness.load import Closed, Poisson
 from bench.harness.measure import measure
 from bench.harness.target import Answer
-from bench.planted import Slowed, trial
+from bench.planted import MAX_FLAGGED, MIN_FOUND, PageBooking, Slowed, find_planted, trial
 from bench.records import AGAIN, recompute
 from bench.registry import Context
 from kit.errors import ConfigError
-from kit.kv.geometry import KVGeometry
-from kit.kv.manager import KVCacheManager
 
 CONTEXT = Context("small", ("python", "-m", "bench"), ENVIRONMENT, 1)
-
-
-def book_pages(num: int = 12) -> None:
-    """About a millisecond of real work: book pages of requests and give them back."""
-    geometry = KVGeometry(num_layers=1, num_kv_heads=1, head_dim=8, dtype_bytes=4, page_size=16)
-    manager = KVCacheManager(geometry, 400, 2)
-    for at in range(num):
-        allocation = manager.reserve(f"request {at}", 2, 3000)
-        assert allocation is not None
-        manager.release(allocation)
 
 
 def test_a_comparison_is_a_record_that_can_be_recomputed() -> None:
@@ -142,7 +130,7 @@ def test_loads_that_cannot_be_asked_in_turn(changes: dict[str, Any]) -> None:
 
 
 def test_a_large_slowdown_is_seen_from_both_sides() -> None:
-    target, load = PainterTarget(work=book_pages), small_load(requests=40)
+    target, load = PageBooking(), small_load(requests=40)
     assert trial(load, target, Slowed(target, 4.0)).verdict == "slower"
     assert trial(load, Slowed(target, 4.0), target).verdict == "faster"
 
@@ -150,14 +138,17 @@ def test_a_large_slowdown_is_seen_from_both_sides() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_planted_slowdowns_are_found_and_twins_are_not_flagged() -> None:
-    """Of 20 of 10 %, by sleep, in work of about a millisecond, 19; of 20 twins at most 1."""
-    target, load = PainterTarget(work=book_pages), small_load(requests=200, warmup=5)
-    planted, twins = [], []
-    for _ in range(20):
-        planted.append(trial(load, target, Slowed(target, 0.1)))
-        twins.append(trial(load, target, Slowed(target, 0.0)))
-    assert sum(ratio.verdict == "slower" for ratio in planted) >= 19, planted
-    assert sum(ratio.verdict in ("slower", "faster") for ratio in twins) <= 1, twins
+    """Of 20 of 10 % in work of about a millisecond 19; of 20 twins at most 1 is flagged."""
+    record = find_planted(CONTEXT, small_load(requests=200, warmup=5), PageBooking())
+    assert record.candidate is not None
+    rows = record.candidate.rows
+    assert len(rows) == 20
+    assert record.findings["planted slowdowns found"] >= MIN_FOUND, rows
+    assert record.findings["flagged without a slowdown"] <= MAX_FLAGGED, record.baseline
+    assert record.findings["repeated comparisons whose intervals overlap"] > 0.8
+    assert record.findings["planted slowdowns found"] == sum(
+        row["verdict"] == "slower" for row in rows
+    )
 
 
 def test_a_load_is_a_record_of_one_side() -> None:

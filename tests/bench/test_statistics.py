@@ -124,7 +124,8 @@ def test_share_by_known_answers() -> None:
 
 
 def estimate(low: float | None, high: float | None) -> Estimate:
-    return Estimate(1.0, low, high, 9)
+    value = 1.0 if low is None or high is None else (low + high) / 2
+    return Estimate(value, low, high, 9)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +140,10 @@ def estimate(low: float | None, high: float | None) -> Estimate:
         ((0.86, 1.01), (1.05, 1.10), "cannot tell"),
         ((0.97, 1.02), (0.98, 1.04), "same"),
         ((1.01, 1.02), (0.999, 1.001), "slower"),
+        ((1.002, 1.016), (0.999, 1.001), "same"),
+        ((0.98, 0.99), (0.999, 1.001), "faster"),
+        ((0.984, 0.998), (0.999, 1.001), "same"),
+        ((1.002, 1.016), (0.94, 1.001), "cannot tell"),
         ((0.94, 1.02), (0.98, 1.04), "cannot tell"),
         ((0.97, 1.02), (0.98, 1.06), "cannot tell"),
         ((None, None), (0.98, 1.04), "cannot tell"),
