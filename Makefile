@@ -15,7 +15,7 @@ PIP  := -m pip --disable-pip-version-check -qq
 TIER := $(BIN)/python tools/run_tier.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check lock clean FORCE
+.PHONY: help install demo bench test test-all check lock clean FORCE
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1#/p' Makefile | awk -F'#' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -24,6 +24,9 @@ install: $(VENV)/.install ## create .venv with what serves, generates and shows 
 
 demo: install ## two servers on the shipped checkpoint and a page that shows them (DEMO_PORT=)
 	@$(BIN)/kit demo --port $(DEMO_PORT)
+
+bench: install ## paged against dense here: equality, ratio with interval, capacity; at most 5 minutes
+	@$(BIN)/python -m bench run paged_vs_dense --repeats 12
 
 test: check ## what every change must pass: at most 10 minutes on 2 cores
 	@OMP_NUM_THREADS=1 $(TIER) short -n 2 -m "not long and not cuda"

@@ -1,31 +1,50 @@
-"""`python -m bench`: list workloads, run one, train the network that judges pictures."""
+"""`python -m bench`: measure, compare, report, verify; train the network that judges pictures."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from bench import agreement
 from bench.environment import capture
-from bench.records import Record, make_room, median_of, save
+from bench.harness.compare import compare
+from bench.harness.load import Load, find_load, load_from_json, load_names, read_load
+from bench.harness.measure import measure
+from bench.harness.targets import ENGINE, open_target
+from bench.lines import lines_of, lines_of_checks
+from bench.records import Record, load, make_room, save
 from bench.registry import Context, Registry
+from bench.report import report
 from bench.runner import run
-from kit.errors import KitError
+from bench.verify import options_of, recorded_command
+from kit.errors import ConfigError, KitError
 
 _EXIT_CODES = {"ok": 0, "failed": 1, "refused": 2}
+_RESULTS = Path(__file__).parent / "results"
+_DEFAULT_REPEATS = 3
+_SOURCE = "the command line"
 
 
 def main(arguments: Sequence[str], registry: Registry) -> int:
     """Run the command line `python -m bench ARGUMENTS`; returns the exit code."""
     options = build_parser().parse_args(arguments)
+    command = recorded_command(arguments)
     try:
         if options.command == "list":
             return _list(registry)
         if options.command == "train-judge":
-            return _train_judge(options, ("python", "-m", "bench", *arguments))
-        return _run(options, ("python", "-m", "bench", *arguments), registry)
+            return _train_judge(options, command)
+        if options.command == "report":
+            return _report(options)
+        if options.command == "verify":
+            return _verify(options, registry)
+        if options.command == "compare" and len(options.what) == 2:
+            return _compare_records(options)
+        return _EXIT_CODES[_measure(options, command, registry).status]
     except KitError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -34,18 +53,38 @@ def main(arguments: Sequence[str], registry: Registry) -> int:
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="name every workload and what it shows")
-    run_parser = commands.add_parser("run", help="run one workload and write its record")
-    run_parser.add_argument("name", metavar="NAME", help="a workload that `list` names")
+    commands.add_parser("list", help="name every workload and load, and what each shows")
+    run_parser = commands.add_parser("run", help="run a workload or a load and write its record")
     run_parser.add_argument(
-        "--out", type=Path, help="the record's file; default: out/bench/NAME-TIME.json"
+        "name", metavar="NAME|FILE.yaml", help="what `list` names, or a load of your own"
     )
     run_parser.add_argument(
         "--repeats",
-        type=_num_repeats,
-        default=3,
-        help="how often each side is measured (default 3)",
+        type=_positive,
+        help=f"of a workload: how often each side is measured (default {_DEFAULT_REPEATS})",
     )
+    _add_target(run_parser, "append")
+    compare_parser = commands.add_parser(
+        "compare", help="compare two deployments or servers on a load, or two records"
+    )
+    compare_parser.add_argument(
+        "what", nargs="+", metavar="LOAD | RECORD RECORD", help="a load, or two records"
+    )
+    compare_parser.add_argument(
+        "--pairs", type=_positive, help="requests asked of both sides (default: as the load says)"
+    )
+    _add_target(compare_parser, "append")
+    report_parser = commands.add_parser("report", help="print records as Markdown tables")
+    report_parser.add_argument(
+        "records", nargs="*", type=Path, metavar="RECORD", help="default: those that ship"
+    )
+    verify_parser = commands.add_parser(
+        "verify",
+        help="run a record's command again, here, and say what agrees",
+        description="Exit code 0: everything that can be told agrees. 1: something differs.",
+    )
+    verify_parser.add_argument("record", type=Path, metavar="RECORD")
+    verify_parser.add_argument("--out", type=Path, metavar="FILE", help="the new record's file")
     train_parser = commands.add_parser(
         "train-judge", help="train the network that judges pictures, on drawn ones only"
     )
@@ -58,7 +97,25 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _num_repeats(text: str) -> int:
+def _add_target(parser: argparse.ArgumentParser, action: str) -> None:
+    group = parser.add_argument_group("of a load", "`compare` takes one of the first two twice")
+    group.add_argument(
+        "--target",
+        action=action,
+        metavar="engine|URL",
+        help="the engine, in this process (default), or an OpenAI-compatible images server; "
+        "a key is read from KIT_API_KEY",
+    )
+    group.add_argument(
+        "--deploy-config", action=action, metavar="FILE", help="of the engine, as in `kit serve`"
+    )
+    group.add_argument("--model", metavar="MODEL", help="of the engine (default: the shipped one)")
+    parser.add_argument(
+        "--out", type=Path, help="the record's file; default: out/bench/NAME-TIME.json"
+    )
+
+
+def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text!r}")
     return int(text)
@@ -67,19 +124,148 @@ def _num_repeats(text: str) -> int:
 def _list(registry: Registry) -> int:
     for name in registry.names():
         print(f"{name:20} {registry.describe(name)}")
+    for name in load_names():
+        path = find_load(name)
+        assert path is not None, "it was just listed"
+        print(f"{name:20} load: {read_load(path).about}")
     return 0
 
 
-def _run(options: argparse.Namespace, command: tuple[str, ...], registry: Registry) -> int:
-    registry.check_name(options.name)
+def _measure(
+    options: argparse.Namespace,
+    command: tuple[str, ...],
+    registry: Registry,
+    of: Record | None = None,
+) -> Record:
+    """Run what `run` or `compare` names and write its record; `of` is a record to run again."""
+    name, work = _work(options, registry, of)
     environment = capture()
     time = environment.system.timestamp.replace("-", "").replace(":", "")
-    path = options.out or Path("out", "bench", f"{options.name}-{time}.json")
+    path = options.out or Path("out", "bench", f"{name}-{time}.json")
     make_room(path)
-    record = run(Context(options.name, command, environment, options.repeats), registry)
+    repeats = getattr(options, "repeats", None) or _DEFAULT_REPEATS
+    record = run(Context(name, command, environment, repeats), work)
     save(record, path)
-    _report(record, path)
-    return _EXIT_CODES[record.status]
+    for line in lines_of(record, path):
+        print(line)
+    if record.error is not None:
+        print(f"error: {record.error.kind}: {record.error.message}", file=sys.stderr)
+    return record
+
+
+def _work(
+    options: argparse.Namespace, registry: Registry, of: Record | None
+) -> tuple[str, Callable[[Context], Record]]:
+    """Return the name of what is to run, and what runs it; raises ConfigError."""
+    name = options.name if options.command == "run" else options.what[0]
+    if options.command == "run" and name in registry.names():
+        for flag in ("target", "deploy_config", "model"):
+            if getattr(options, flag) is not None:
+                raise _flag_error(flag, "is for a load; a workload chooses its own", options)
+        return name, lambda context: registry.load(name)(context)
+    asked = _load_of(name, registry, of)
+    name = Path(name).stem
+    if options.command == "run":
+        if options.repeats is not None:
+            raise _flag_error("repeats", "is for a workload; a load says it itself", options)
+        (side,) = _sides(options, 1)
+        return name, lambda context: _run_load(context, asked, side, options.model)
+    if options.pairs is not None:
+        asked = replace(asked, requests=options.pairs)
+    sides = _sides(options, 2)
+    return name, lambda context: _compare_targets(context, asked, sides, options.model)
+
+
+def _load_of(name: str, registry: Registry, of: Record | None) -> Load:
+    if of is not None:
+        return load_from_json(of.parameters.get("load"), "the record")
+    path = find_load(name)
+    if path is None:
+        registry.check_name(name, load_names())
+        raise ConfigError(
+            "load",
+            "that is a workload",
+            value=name,
+            remedy=f"take one of {', '.join(load_names())}",
+        )
+    return read_load(path)
+
+
+def _sides(options: argparse.Namespace, num: int) -> list[tuple[str, str | None]]:
+    """Return the target and the deployment of each side; raises ConfigError unless `num` are named.
+
+    One target stands for both sides when two deployments are named.
+    """
+    targets, deployments = options.target or [ENGINE], options.deploy_config or [None]
+    named = max(len(targets), len(deployments))
+    fits = named == num and {len(targets), len(deployments)} <= {1, num}
+    if not fits:
+        raise ConfigError(
+            "--target, --deploy-config",
+            f"must name {'two sides' if num == 2 else 'one side'}",
+            value=f"{len(options.target or [])} targets, {len(options.deploy_config or [])} "
+            "deployments",
+            source=_SOURCE,
+            remedy="give --target or --deploy-config once for `run` and twice for `compare`",
+        )
+    return [(targets[at % len(targets)], deployments[at % len(deployments)]) for at in range(num)]
+
+
+def _run_load(
+    context: Context, asked: Load, side: tuple[str, str | None], model: str | None
+) -> Record:
+    with open_target(*side, model) as target:
+        return measure(context, asked, target, {"target": side[0]})
+
+
+def _compare_targets(
+    context: Context, asked: Load, sides: list[tuple[str, str | None]], model: str | None
+) -> Record:
+    baseline, candidate = sides
+    with open_target(*baseline, model) as one, open_target(*candidate, model) as other:
+        return compare(context, asked, one, other)
+
+
+def _compare_records(options: argparse.Namespace) -> int:
+    for flag in ("target", "deploy_config", "model", "pairs", "out"):
+        if getattr(options, flag) is not None:
+            raise _flag_error(flag, "is for a load; two records are only read", options)
+    first, second = (load(Path(path)) for path in options.what)
+    print(f"{options.what[0]} and {options.what[1]}:")
+    _print_checks(first, second)
+    print("  taken at different times: only `compare LOAD` measures in turn and gives a verdict")
+    return 0
+
+
+def _verify(options: argparse.Namespace, registry: Registry) -> int:
+    old = load(options.record)
+    again = options_of(old, build_parser().parse_args)
+    again.out = options.out
+    has_load = again.command == "compare" or again.name not in registry.names()
+    new = _measure(again, old.command, registry, of=old if has_load else None)
+    print(f"{options.record} and the run above:")
+    checks = _print_checks(old, new)
+    return 1 if any(one.agrees is False for one in checks) else 0
+
+
+def _print_checks(first: Record, second: Record) -> list[agreement.Check]:
+    checks = agreement.check(first, second)
+    for line in lines_of_checks(checks):
+        print(line)
+    for line in agreement.environment_differences(first, second):
+        print(f"  other {line}")
+    return checks
+
+
+def _report(options: argparse.Namespace) -> int:
+    paths = options.records or shipped_records()
+    print(report({path.stem: load(path) for path in paths}), end="")
+    return 0
+
+
+def shipped_records() -> list[Path]:
+    """Return the records that ship; records of trainings are of another form."""
+    return [path for path in sorted(_RESULTS.glob("*.json")) if "training" not in path.stem]
 
 
 def _train_judge(options: argparse.Namespace, command: tuple[str, ...]) -> int:
@@ -101,26 +287,11 @@ def _train_judge(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     return 0 if share >= MIN_RIGHT else 1
 
 
-def _report(record: Record, path: Path) -> None:
-    print(f"{record.name}: {record.status}, record in {path}")
-    if record.equality is not None:
-        check = record.equality
-        print(f"  equality: {check.compared}: {check.seen:g} (limit {check.limit:g})")
-    if record.baseline is not None and record.candidate is not None:
-        print(f"  candidate: {record.candidate.name}; baseline: {record.baseline.name}")
-        print("  candidate / baseline, below 1 the candidate costs less:")
-    for name, ratio in record.summary.items():
-        above, below = (
-            median_of(record, column) for column in (ratio.numerator, ratio.denominator)
-        )
-        print(
-            f"    {name}: {ratio.median:.4f} by medians ({above:.3g} / {below:.3g} s), "
-            f"{ratio.best:.4f} by lowest"
-        )
-    for name, value in record.findings.items():
-        print(f"    {name}: {value:.4g}")
-    if record.error is not None:
-        print(f"error: {record.error.kind}: {record.error.message}", file=sys.stderr)
+def _flag_error(flag: str, reason: str, options: argparse.Namespace) -> ConfigError:
+    value = getattr(options, flag)
+    return ConfigError(
+        f"--{flag.replace('_', '-')}", reason, value=value, source=_SOURCE, remedy="leave it out"
+    )
 
 
 if __name__ == "__main__":

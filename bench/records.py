@@ -1,13 +1,14 @@
 """The record of a benchmark run: what ran, where, against what, and every raw number.
 
 A record is one JSON file. It is checked as a whole whenever it is made or read, so a record that
-exists can be trusted to be complete: a successful one holds its baseline, proves that both sides
-computed the same, and its summary follows from its raw rows.
+exists can be trusted to be complete: a successful comparison holds its baseline, proves that both
+sides computed the same, and its summary follows from its raw rows; so do the figures of a load.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 from collections.abc import Mapping
@@ -19,11 +20,17 @@ from pydantic import JsonValue, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from bench.environment import Environment
+from bench.figures import figures_of
+from bench.statistics import Estimate, Verdict, judge, paired_ratio
 from kit.errors import KitError
 from kit.telemetry.environment import STRICT
 
 SCHEMA_VERSION: Final = 1
 
+AGAIN: Final = " again"
+"""Ends the column that holds a cost measured a second time, in the rows of the noise."""
+
+Kind = Literal["comparison", "load"]
 Status = Literal["ok", "failed", "refused"]
 Row = Mapping[str, str | int | float | bool | None]
 
@@ -84,6 +91,15 @@ class Ratio:
     median: float
     """Median over median."""
 
+    paired: Estimate | None = None
+    """Median of the ratios of row to row; None where rows were not measured in pairs."""
+
+    noise: Estimate | None = None
+    """The baseline over itself, in pairs; None where it was not measured."""
+
+    verdict: Verdict | None = None
+    """What the last two carry together; None where one is missing."""
+
 
 @dataclass(frozen=True, config=STRICT)
 class Failure:
@@ -117,9 +133,18 @@ class Record:
     baseline: Measurement | None = None
     candidate: Measurement | None = None
     equality: EqualityCheck | None = None
+    noise: Measurement | None = None
+    """The baseline against itself, before the comparison: a row holds a cost X and `X again`."""
+
     summary: Mapping[str, Ratio] = field(default_factory=dict)
     findings: Mapping[str, float] = field(default_factory=dict)
     """What the raw rows say beside costs, such as the share of right pictures."""
+
+    kind: Kind = "comparison"
+    """load: one side only, its rows in `candidate`, one a request."""
+
+    figures: Mapping[str, Estimate] = field(default_factory=dict)
+    """Of a load, from its rows: latency, throughput, goodput."""
 
     error: Failure | None = None
 
@@ -131,9 +156,30 @@ class Record:
             raise ValueError(f"error: a record with status {self.status} must say why")
         if self.summary and recompute(self) != self.summary:
             raise ValueError("summary: does not follow from the raw rows")
+        if self.figures and not _follow(self.figures, recompute_figures(self)):
+            raise ValueError("figures: do not follow from the raw rows")
         return self
 
     def _check_success(self) -> None:
+        if self.error is not None:
+            raise ValueError("error: a record with status ok has none")
+        if self.kind == "load":
+            self._check_load()
+        else:
+            self._check_comparison()
+
+    def _check_load(self) -> None:
+        if self.candidate is None or not self.candidate.rows:
+            raise ValueError("candidate.rows: a record with status ok has at least one")
+        for name in ("baseline", "equality", "noise"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: a load has one side")
+        if not self.figures:
+            raise ValueError("figures: a load with status ok has some")
+
+    def _check_comparison(self) -> None:
+        if self.figures:
+            raise ValueError("figures: only a load has them")
         for name in ("baseline", "candidate", "equality"):
             if getattr(self, name) is None:
                 raise ValueError(f"{name}: a record with status ok must have one")
@@ -144,27 +190,51 @@ class Record:
             raise ValueError("equality.equal: a record with status ok has equal sides")
         if not self.summary:
             raise ValueError("summary: a record with status ok has at least one ratio")
-        if self.error is not None:
-            raise ValueError("error: a record with status ok has none")
 
 
 def summarise(
-    baseline: Measurement, candidate: Measurement, ratios: Mapping[str, tuple[str, str]]
+    baseline: Measurement,
+    candidate: Measurement,
+    ratios: Mapping[str, tuple[str, str]],
+    *,
+    paired: bool = False,
+    noise: Measurement | None = None,
 ) -> dict[str, Ratio]:
     """Compute named (numerator, denominator) pairs of columns, e.g. `candidate.step_s`.
 
-    Raises ValueError for a column that is not a number in every row, or all zero below the line.
+    `paired`: row i of one side was measured next to row i of the other. A ratio whose columns
+    `noise` holds gets a verdict. Raises ValueError for a column that is not a number in every row,
+    or not above zero below the line.
     """
     sides = {"baseline": baseline, "candidate": candidate}
-    return {name: _ratio(sides, above, below) for name, (above, below) in ratios.items()}
+    return {
+        name: _ratio(sides, above, below, paired, noise) for name, (above, below) in ratios.items()
+    }
 
 
 def recompute(record: Record) -> dict[str, Ratio]:
     """Compute the summary of a record from its raw rows anew; ValueError as in summarise."""
     if record.baseline is None or record.candidate is None:
         raise ValueError("summary: there are no rows of both sides to compute it from")
-    ratios = {name: (ratio.numerator, ratio.denominator) for name, ratio in record.summary.items()}
-    return summarise(record.baseline, record.candidate, ratios)
+    found: dict[str, Ratio] = {}
+    for name, ratio in record.summary.items():
+        found |= summarise(
+            record.baseline,
+            record.candidate,
+            {name: (ratio.numerator, ratio.denominator)},
+            paired=ratio.paired is not None,
+            noise=record.noise,
+        )
+    return found
+
+
+def recompute_figures(record: Record) -> dict[str, Estimate]:
+    """Compute the figures of a load from its rows anew; ValueError when something is missing."""
+    load = record.parameters.get("load")
+    if record.candidate is None or not isinstance(load, dict):
+        raise ValueError("figures: there are no rows and no load to compute them from")
+    limit = load.get("slo_latency_s")
+    return figures_of(record.candidate.rows, limit if isinstance(limit, int | float) else None)
 
 
 def median_of(record: Record, column: str) -> float:
@@ -222,15 +292,51 @@ def save(record: Record, path: Path) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _ratio(sides: Mapping[str, Measurement], numerator: str, denominator: str) -> Ratio:
+def _ratio(
+    sides: Mapping[str, Measurement],
+    numerator: str,
+    denominator: str,
+    paired: bool,
+    noise: Measurement | None,
+) -> Ratio:
     above, below = _column(sides, numerator), _column(sides, denominator)
     if min(below) <= 0:
         raise ValueError(f"summary: {denominator} must be above zero in every row")
+    if paired and len(above) != len(below):
+        raise ValueError(f"summary: {numerator}: pairs need as many rows on both sides")
+    estimate = paired_ratio(above, below) if paired else None
+    spread = None if noise is None else noise_of(noise, denominator.partition(".")[2])
     return Ratio(
         numerator=numerator,
         denominator=denominator,
         best=min(above) / min(below),
         median=statistics.median(above) / statistics.median(below),
+        paired=estimate,
+        noise=spread,
+        verdict=None if estimate is None or spread is None else judge(estimate, spread),
+    )
+
+
+def noise_of(noise: Measurement, column: str) -> Estimate | None:
+    """Return the ratio of a cost to itself; None where the noise does not hold it."""
+    again = column + AGAIN
+    if any(column not in row or again not in row for row in noise.rows):
+        return None
+    sides = {"noise": noise}
+    return paired_ratio(_column(sides, f"noise.{again}"), _column(sides, f"noise.{column}"))
+
+
+def _follow(stored: Mapping[str, Estimate], computed: Mapping[str, Estimate]) -> bool:
+    """Whether two sets of figures agree; sums may differ in their last bits between machines."""
+
+    def near(one: float | None, other: float | None) -> bool:
+        if one is None or other is None:
+            return one is other
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+
+    return stored.keys() == computed.keys() and all(
+        near(a.value, b.value) and near(a.low, b.low) and near(a.high, b.high) and a.num == b.num
+        for a, b in ((stored[name], computed[name]) for name in stored)
     )
 
 

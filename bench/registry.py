@@ -10,7 +10,7 @@ import ast
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -49,12 +49,15 @@ class Context:
         baseline: Measurement,
         candidate: Measurement,
         ratios: Mapping[str, tuple[str, str]],
+        paired: bool = False,
+        noise: Measurement | None = None,
         config: Mapping[str, ConfigValue] | None = None,
         findings: Mapping[str, float] | None = None,
     ) -> Record:
         """Make a record: ok when both sides were equal, else failed and without a summary.
 
-        `ratios` names the summary's (numerator, denominator) columns, see `bench.records.Ratio`.
+        `ratios` names the summary's (numerator, denominator) columns, see `bench.records.Ratio`;
+        `paired` and `noise` are as in `bench.records.summarise`.
         """
         error = None
         if not equality.equal:
@@ -72,7 +75,10 @@ class Context:
             baseline=baseline,
             candidate=candidate,
             equality=equality,
-            summary={} if error else summarise(baseline, candidate, ratios),
+            noise=noise,
+            summary={}
+            if error
+            else summarise(baseline, candidate, ratios, paired=paired, noise=noise),
             findings=findings or {},
             error=error,
         )
@@ -114,13 +120,13 @@ class Registry:
             docstring = ast.get_docstring(ast.parse(file.read()))
         return docstring.splitlines()[0] if docstring else ""
 
-    def check_name(self, name: str) -> None:
-        """Raise ConfigError for an unknown name."""
-        names = self.names()
+    def check_name(self, name: str, loads: Sequence[str] = ()) -> None:
+        """Raise ConfigError for a name that is neither a workload's nor one of `loads`."""
+        names = (*self.names(), *loads)
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
-            raise ConfigError("workload", "there is none of this name", value=name, remedy=remedy)
+            raise ConfigError("name", "there is none of this name", value=name, remedy=remedy)
 
     def load(self, name: str) -> Workload:
         """Import a workload of a known name."""

@@ -1,21 +1,22 @@
-"""Runs a workload to a record, whatever happens."""
+"""Runs work to a record, whatever happens."""
 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 
 from bench.records import Failure, Record
-from bench.registry import Context, Registry
+from bench.registry import Context
 from kit.errors import KitError
 
 # What the operator must change (configuration, checkpoint, request) carries this exit code.
 _REFUSED = 2
 
 
-def run(context: Context, registry: Registry) -> Record:
-    """Return the workload's record, or one that holds the error that ended it."""
+def run(context: Context, work: Callable[[Context], Record]) -> Record:
+    """Return the record that the work makes, or one that holds the error that ended it."""
     try:
-        return registry.load(context.name)(context)
+        return work(context)
     except Exception as error:
         refused = isinstance(error, KitError) and error.exit_code == _REFUSED
         return context.without_result(_failure(error), refused=refused)

@@ -17,6 +17,7 @@ from bench.cuda_model import (
     whole_step,
 )
 from bench.cuda_timing import matmul_flops, seconds, the_card, warm_up
+from bench.harness.compare import pair_ratios
 from bench.records import EqualityCheck, Measurement, Record
 from bench.registry import Context
 from kit.config.deploy import KVMode
@@ -78,7 +79,9 @@ def run(context: Context) -> Record:
                     shares.append(PUBLISHED_LAYERS * layer_flops(config, layout) / whole / peak)
         findings[f"share_of_matmul_ceiling_{prefix_len}"] = statistics.median(shares)
         del loops, beside, loop, a, b
-    columns = [f"{part}_{p}" for part in ("step", "step_of_32_layers") for p in PREFIX_LENGTHS]
+    columns = tuple(
+        f"{part}_{p}_s" for part in ("step", "step_of_32_layers") for p in PREFIX_LENGTHS
+    )
     return context.record(
         parameters={
             "num_layers": NUM_LAYERS,
@@ -104,6 +107,7 @@ def run(context: Context) -> Record:
         ),
         baseline=Measurement("dense_legacy, FLASH_ATTN, graphs", tuple(rows["baseline"])),
         candidate=Measurement("paged_scheduler, FLASH_ATTN, graphs", tuple(rows["candidate"])),
-        ratios={name: (f"candidate.{name}_s", f"baseline.{name}_s") for name in columns},
+        ratios=pair_ratios(columns),
+        paired=True,
         findings=findings,
     )

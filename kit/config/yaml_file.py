@@ -11,8 +11,8 @@ from kit.errors import ConfigError
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
-def read_yaml(path: Path, source: str) -> dict[str, object]:
-    """Read the mapping that a file holds; `source` is how errors name the file.
+def read_yaml(path: Path, source: str, title: str = "deploy file") -> dict[str, object]:
+    """Read the mapping that a file holds; `source` is how errors name the file, `title` its kind.
 
     Raises ConfigError: unreadable, no YAML, not a mapping at the top, or a key set twice.
     """
@@ -20,7 +20,7 @@ def read_yaml(path: Path, source: str) -> dict[str, object]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            "deploy file",
+            title,
             f"cannot be read: {error}",
             value=str(path),
             source=source,
@@ -29,22 +29,22 @@ def read_yaml(path: Path, source: str) -> dict[str, object]:
     try:
         content = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
-        raise _syntax_error(error, text, source) from error
+        raise _syntax_error(error, text, source, title) from error
     except RecursionError as error:
         raise ConfigError(
-            "deploy file",
+            title,
             "is nested too deeply",
             value=str(path),
             source=source,
-            remedy="a deploy file has at most six levels",
+            remedy="no setting lies deeper than six levels",
         ) from error
     if not isinstance(content, dict):
         raise ConfigError(
-            "deploy file",
+            title,
             "must hold a mapping at its top level",
             value=content,
             source=source,
-            remedy="start it with `pipeline: hunyuan_image3_dit`",
+            remedy="write one `name: value` per line",
         )
     return content
 
@@ -80,7 +80,7 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def _syntax_error(error: yaml.YAMLError, text: str, source: str) -> ConfigError:
+def _syntax_error(error: yaml.YAMLError, text: str, source: str, title: str) -> ConfigError:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         index, problem = error.problem_mark.line, error.problem or error.context
     elif isinstance(error, yaml.reader.ReaderError):
@@ -89,7 +89,7 @@ def _syntax_error(error: yaml.YAMLError, text: str, source: str) -> ConfigError:
         index, problem = 0, str(error)
     lines = text.splitlines()
     return ConfigError(
-        "deploy file",
+        title,
         f"line {index + 1} is no valid YAML: {problem}",
         value=lines[index].strip() if index < len(lines) else "end of file",
         source=f"{source}, line {index + 1}",

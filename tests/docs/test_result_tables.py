@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench.__main__ import shipped_records
 from bench.adherence import as_findings, as_table, shares
 from bench.records import load
+from bench.report import report
 from bench.workloads import cold_start
 
 ROOT = Path(__file__).parents[2]
@@ -33,3 +35,14 @@ def test_cold_start() -> None:
     assert record.summary["total_over_limit"].median <= 1
     table = cold_start.as_table(record)
     assert table in (ROOT / "docs" / "adherence.md").read_text(), f"put this there:\n{table}"
+
+
+def test_the_harness_adds_less_than_one_percent() -> None:
+    record = load(RESULTS / "harness_overhead.json")
+    assert {ratio.median <= 1 for ratio in record.summary.values()} == {True}
+
+
+def test_all_records() -> None:
+    table = report({path.stem: load(path) for path in shipped_records()})
+    page = (ROOT / "docs" / "benchmarking.md").read_text()
+    assert table in page, "put there what `python -m bench report` prints"

@@ -78,7 +78,11 @@ def documented_commands() -> list[tuple[str, str]]:
         for path in DOCUMENTS
         for line in shell_lines(path.read_text())
     ]
-    recipes = re.findall(r"^\t@(\$\(BIN\)/kit .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    recipes = re.findall(
+        r"^\t@(\$\(BIN\)/(?:kit|python -m bench) .*)$",
+        (ROOT / "Makefile").read_text(),
+        re.MULTILINE,
+    )
     shown += [("Makefile", expand(recipe)) for recipe in recipes]
     return [
         (document, line)

@@ -38,7 +38,17 @@ def test_make_alone_lists_every_documented_target() -> None:
     shown = run("make", "--no-print-directory")
     assert shown.returncode == 0
     names = [line.split()[1] for line in shown.stdout.splitlines()]
-    assert names == ["help", "install", "demo", "test", "test-all", "check", "lock", "clean"]
+    assert names == [
+        "help",
+        "install",
+        "demo",
+        "bench",
+        "test",
+        "test-all",
+        "check",
+        "lock",
+        "clean",
+    ]
 
 
 @pytest.mark.parametrize(
