@@ -95,6 +95,7 @@ def run(context: Context) -> Record:
         ),
         baseline=Measurement("dense_legacy, FLASH_ATTN, replayed", tuple(rows["baseline"])),
         candidate=Measurement("paged_scheduler, FLASH_ATTN, replayed", tuple(rows["candidate"])),
+        paired=True,
         ratios={
             f"{part}_{name}": (f"candidate.read_{name}_s", f"baseline.{part}_{name}_s")
             for name in names

@@ -78,6 +78,7 @@ def run(context: Context) -> Record:
         ),
         baseline=Measurement("torch operations", tuple(rows["baseline"])),
         candidate=Measurement("the kit's kernels, replayed", tuple(rows["candidate"])),
+        paired=True,
         ratios={
             f"layer_over_{name}": ("candidate.layer_s", f"baseline.{name}_s")
             for name in ("grouped", "loop")

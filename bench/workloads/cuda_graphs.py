@@ -84,6 +84,7 @@ def run(context: Context) -> Record:
         ),
         baseline=Measurement("paged_scheduler, eager", tuple(rows["baseline"])),
         candidate=Measurement("paged_scheduler, replayed", tuple(rows["candidate"])),
+        paired=True,
         ratios={
             f"step_{case.name}": (f"candidate.step_{case.name}_s", f"baseline.step_{case.name}_s")
             for case in cases

@@ -117,6 +117,7 @@ def run(context: Context) -> Record:
         ),
         baseline=Measurement("predicted by kit.modelspec.footprint", tuple(rows["baseline"])),
         candidate=Measurement("measured by torch's allocator", tuple(rows["candidate"])),
+        paired=True,
         ratios={
             name: (f"candidate.{name}_bytes", f"baseline.{name}_bytes")
             for name in ("peak", "denoise", "decode", "working_denoise", "working_decode")

@@ -87,6 +87,7 @@ def run(context: Context) -> Record:
         candidate=Measurement(
             "layers in locked host memory, two places on the card", tuple(rows["candidate"])
         ),
+        paired=True,
         ratios={"step": ("candidate.step_s", "baseline.step_s")},
         findings={"share_of_copy_ceiling": statistics.median(shares)},
     )

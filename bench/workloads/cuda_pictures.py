@@ -60,6 +60,7 @@ def run(context: Context) -> Record:
         ),
         baseline=Measurement("CPU, float32, dense_legacy", tuple(rows["baseline"])),
         candidate=Measurement("card, bfloat16, paged_scheduler, graphs", tuple(rows["candidate"])),
+        paired=True,
         ratios={"total": ("candidate.total_s", "baseline.total_s")},
         findings={"median_psnr_db": median, "lowest_psnr_db": min(psnr)},
     )

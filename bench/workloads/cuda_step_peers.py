@@ -107,6 +107,7 @@ def run(context: Context) -> Record:
         ),
         baseline=Measurement("other forms of the step", tuple(rows["baseline"])),
         candidate=Measurement("the kit's step", tuple(rows["candidate"])),
+        paired=True,
         ratios={
             f"{name}_over_kit": (f"baseline.{name}_of_32_layers_s", "candidate.kit_of_32_layers_s")
             for name in ("dense", "sdpa", "loop", "official")

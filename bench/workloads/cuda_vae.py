@@ -67,6 +67,7 @@ def run(context: Context) -> Record:
             "frames beside each other, no taps on padding, fused group norm",
             tuple(rows["candidate"]),
         ),
+        paired=True,
         ratios={"decode": ("candidate.decode_s", "baseline.decode_s")},
     )
 

@@ -89,6 +89,7 @@ def run(context: Context) -> Record:
         ),
         baseline=Measurement("torch operations into rows, replayed", tuple(measured["baseline"])),
         candidate=Measurement("one fused kernel, replayed", tuple(measured["candidate"])),
+        paired=True,
         ratios={mode: (f"candidate.{mode}_s", "baseline.write_s") for mode in MODES},
         findings={"share_of_copy_ceiling": statistics.median(shares)},
     )
