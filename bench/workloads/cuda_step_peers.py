@@ -29,8 +29,8 @@ from bench.registry import Context
 from kit.attention.base import RequestKV, StepKV
 from kit.attention.plan import StepPlan
 from kit.config.deploy import KVMode
+from kit.kv.store import KVShape
 from kit.model.transformer import HunyuanImage3
-from kit.modelspec.config import ModelConfig
 from kit.pipeline.denoise import DenoiseLoop
 from kit.pipeline.graphs import StepGraphs
 from kit.tokenizer.layout import Layout
@@ -55,6 +55,13 @@ def run(context: Context) -> Record:
     loops = use_loops(looped, KnownSizesLoop)
     use_loops(official, WaitingLoop)
     layout = Layout(PREFIX_LEN, config.num_special, GRID, tail_len=1)
+    shape = KVShape(
+        config.num_hidden_layers,
+        config.num_key_value_heads,
+        config.attention_head_dim,
+        torch.bfloat16,
+        device,
+    )
 
     def flash(mode: KVMode, name: str = "FLASH_ATTN") -> RequestKV:
         return open_kv(config, mode, layout, PAGE_SIZE, name)[0]
@@ -64,7 +71,9 @@ def run(context: Context) -> Record:
         "dense": later_step(model, flash("dense_legacy"), layout, use_graphs=True),
         "sdpa": later_step(model, flash("dense_legacy", "TORCH_SDPA"), layout, use_graphs=True),
         "loop": later_step(looped, flash("paged_scheduler"), layout, use_graphs=False, loops=loops),
-        "official": later_step(official, MaskedRequest(config, layout), layout, use_graphs=False),
+        "official": later_step(
+            official, masked_request(layout, shape, NUM_ROWS), layout, use_graphs=False
+        ),
     }
     wanted = forms["official"]()
     errors = {name: relative_error(form(), wanted) for name, form in forms.items()}
@@ -144,17 +153,20 @@ def later_step(
     return step
 
 
+def masked_request(layout: Layout, shape: KVShape, num_rows: int) -> MaskedRequest:
+    """Make room for a request of the official form."""
+    rows = (num_rows, layout.kv_len, shape.num_kv_heads, shape.head_dim)
+    cache = torch.zeros(shape.num_layers, 2, *rows, dtype=shape.dtype, device=shape.device)
+    return MaskedRequest(layout, cache)
+
+
 class MaskedRequest:
     """A RequestKV of the official form."""
 
     num_paged_calls = 0
 
-    def __init__(self, config: ModelConfig, layout: Layout) -> None:
-        self._layout = layout
-        shape = (NUM_ROWS, layout.kv_len, config.num_key_value_heads, config.attention_head_dim)
-        self._cache = torch.zeros(
-            config.num_hidden_layers, 2, *shape, dtype=torch.bfloat16, device="cuda"
-        )
+    def __init__(self, layout: Layout, cache: Tensor) -> None:
+        self._layout, self._cache = layout, cache
 
     @property
     def num_bytes(self) -> int:
