@@ -52,6 +52,8 @@ class StreamedLayers(nn.Module):
     def __iter__(self) -> Iterator[DecoderLayer]:
         stream = torch.cuda.current_stream(self._device)
         if not self._first_is_here:
+            for left in self._left:  # a pass that broke off may still be running on the card
+                left.record(stream)
             self._send(0)
         self._first_is_here = False  # until this pass has come to its end
         for layer in range(len(self)):
