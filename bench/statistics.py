@@ -41,7 +41,7 @@ _Resampled = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 class Estimate:
-    """A number from a sample with its interval: 99 % for ratios, 95 % for all else."""
+    """A number from a sample with its interval."""
 
     value: float
     low: float | None
@@ -50,6 +50,9 @@ class Estimate:
     high: float | None
     num: int
     """Size of the sample."""
+
+    confidence: float = CONFIDENCE
+    """Of the interval."""
 
 
 def num_needed(share: float, confidence: float = CONFIDENCE) -> int:
@@ -75,16 +78,18 @@ def percentile(values: Sequence[float], share: float) -> Estimate | None:
     return Estimate(ordered[math.ceil(share * num) - 1], ordered[low], ordered[high], num)
 
 
-def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:
+def paired_ratio(
+    above: Sequence[float], below: Sequence[float], confidence: float = RATIO_CONFIDENCE
+) -> Estimate:
     """Return the median of above[i] / below[i], with an interval by resampling the pairs.
 
     A slow moment of the machine that hits both of a pair cancels. Without an interval below eight
-    pairs.
+    pairs (at 95 %: six).
     """
     assert len(above) == len(below), "a pair has two sides"
     ratios = np.asarray(above, dtype=np.float64) / np.asarray(below, dtype=np.float64)
     medians = _medians(ratios, _generator())
-    return _with_bounds(float(np.median(ratios)), medians, len(ratios), RATIO_CONFIDENCE)
+    return _with_bounds(float(np.median(ratios)), medians, len(ratios), confidence)
 
 
 def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Estimate:
@@ -154,10 +159,10 @@ def _medians(values: npt.NDArray[np.float64], generator: np.random.RandomState) 
 
 def _with_bounds(value: float, resampled: _Resampled, num: int, confidence: float) -> Estimate:
     if num < num_needed(0.5, confidence):
-        return Estimate(value, None, None, num)
+        return Estimate(value, None, None, num, confidence)
     ordered = np.sort(resampled)
     cut = int(RESAMPLES * (1 - confidence) / 2)
-    return Estimate(value, float(ordered[cut]), float(ordered[-1 - cut]), num)
+    return Estimate(value, float(ordered[cut]), float(ordered[-1 - cut]), num, confidence)
 
 
 def _ranks(num: int, share: float) -> tuple[int, int]:

@@ -96,8 +96,9 @@ def test_intervals_of_ratios_hold_the_truth_about_as_often_as_they_say() -> None
 
 
 def test_few_pairs_have_no_interval() -> None:
-    assert paired_ratio([2.0] * 7, [1.0] * 7) == Estimate(2.0, None, None, 7)
-    assert paired_ratio([2.0] * 8, [1.0] * 8) == Estimate(2.0, 2.0, 2.0, 8)
+    assert paired_ratio([2.0] * 7, [1.0] * 7) == Estimate(2.0, None, None, 7, 0.99)
+    assert paired_ratio([2.0] * 8, [1.0] * 8) == Estimate(2.0, 2.0, 2.0, 8, 0.99)
+    assert paired_ratio([2.0] * 6, [1.0] * 6, 0.95) == Estimate(2.0, 2.0, 2.0, 6, 0.95)
     assert ratio_of_medians([2.0] * 9, [1.0] * 7).low is None
 
 
