@@ -42,6 +42,24 @@ def test_the_harness_adds_less_than_one_percent() -> None:
     assert {ratio.median <= 1 for ratio in record.summary.values()} == {True}
 
 
+def test_planted_slowdowns_were_found_and_none_made_up() -> None:
+    record = load(RESULTS / "planted_slowdown.json")
+    assert record.baseline is not None
+    assert record.candidate is not None
+    found = [row["verdict"] for row in record.candidate.rows]
+    flagged = [row["verdict"] for row in record.baseline.rows]
+    assert len(found) == len(flagged) == 20
+    assert found.count("slower") >= 19
+    assert flagged.count("slower") + flagged.count("faster") <= 1
+
+
+def test_paged_is_dense_to_the_bit() -> None:
+    record = load(RESULTS / "paged_vs_dense_cpu.json")
+    assert record.equality is not None
+    assert record.equality.compared.startswith("latents of every step")
+    assert (record.equality.limit, record.equality.seen) == (0, 0)
+
+
 def test_all_records() -> None:
     table = report({path.stem: load(path) for path in shipped_records()})
     page = (ROOT / "docs" / "benchmarking.md").read_text()
