@@ -134,7 +134,7 @@ class Record:
     candidate: Measurement | None = None
     equality: EqualityCheck | None = None
     noise: Measurement | None = None
-    """The baseline against itself, before the comparison: a row holds a cost X and `X again`."""
+    """The baseline against itself, between the rows: a row holds a cost X and `X again`."""
 
     summary: Mapping[str, Ratio] = field(default_factory=dict)
     findings: Mapping[str, float] = field(default_factory=dict)

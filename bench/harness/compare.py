@@ -1,8 +1,9 @@
-"""Two targets on one load: equal first, then the machine's noise, then both in turn.
+"""Two targets on one load: equal first, then, in turn, the machine's noise and both of them.
 
 A pair is one request asked of both, the second pair in the other order, and so on: what drifts,
-and what hits the first or the second of a pair, cancels. The noise is the same measurement with the
-baseline on both sides, so it holds all that is not the candidate.
+and what hits the first or the second of a pair, cancels. Before each pair comes one with the
+baseline on both sides: the noise, which holds all that is not the candidate, at the same time. Taken
+as a block before the comparison it missed what became busy later.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def compare(
     candidate: Target,
     parameters: Mapping[str, JsonValue] | None = None,
 ) -> Record:
-    """Compare two targets, `load.requests` pairs for the noise and as many for the comparison.
+    """Compare two targets in `load.requests` pairs, with as many for the noise between them.
 
     Raises ConfigError as check_comparable; RequestFailedError when a request fails.
     """
@@ -73,7 +74,7 @@ def compare(
     asked: dict[str, JsonValue] = {
         "load": load.as_json(),
         "prompts_sha256": load.prompts_sha256,
-        "order": "pairs; the second of two pairs in reverse order",
+        "order": "a pair of the noise, a pair of the comparison; every second one in reverse",
         "load_average_1min": [load_before, os.getloadavg()[0]],
         **_targets(infos),
         **(parameters or {}),
@@ -83,13 +84,15 @@ def compare(
 
 
 def measure_pairs(load: Load, baseline: Target, candidate: Target) -> Pairs:
-    """Warm both up, then take the noise and the comparison; raises RequestFailedError."""
+    """Warm both up, then take noise and comparison in turn; raises RequestFailedError."""
     assert load.requests is not None, "check_comparable"
     for target in (baseline, candidate):
         warm_up(target, load)
     jobs = [job(load, at) for at in range(load.requests)]
-    noise = [_pair(at, one, baseline, baseline) for at, one in enumerate(jobs)]
-    both = [_pair(at, one, baseline, candidate) for at, one in enumerate(jobs)]
+    noise, both = [], []
+    for at, one in enumerate(jobs):
+        noise.append(_pair(at, one, baseline, baseline))
+        both.append(_pair(at, one, baseline, candidate))
     return Pairs(
         noise=tuple(_with_again(first, second) for first, second in noise),
         baseline=tuple(first for first, _ in both),

@@ -1,4 +1,4 @@
-"""A comparison: equality first, then the noise, then both in turn, then a verdict or none."""
+"""A comparison: equality first, then noise and both sides in turn, then a verdict or none."""
 
 from __future__ import annotations
 
@@ -86,12 +86,13 @@ class Watched(PainterTarget):
         return super().ask(job)
 
 
-def test_order_noise_first_then_pairs_in_both_orders() -> None:
+def test_order_noise_before_each_pair_and_pairs_in_both_orders() -> None:
     seen: list[str] = []
     pairs = measure_pairs(small_load(), Watched("a", seen), Watched("b", seen))
     assert seen[:2] == ["a7", "b7"]  # warm-up
-    assert seen[2:8] == ["a7", "a7", "a8", "a8", "a9", "a9"]
-    assert seen[8:] == ["a7", "b7", "b8", "a8", "a9", "b9"]
+    assert seen[2:6] == ["a7", "a7", "a7", "b7"]
+    assert seen[6:10] == ["a8", "a8", "b8", "a8"]
+    assert seen[10:] == ["a9", "a9", "a9", "b9"]
     assert [row["seed"] for row in pairs.baseline] == [7, 8, 9]
     assert [row["seed"] for row in pairs.candidate] == [7, 8, 9]
 
