@@ -122,7 +122,8 @@ def find_planted(context: Context, load: Load, target: Target) -> Record:
     # No bar where nobody looks at one.
     for _ in tqdm(range(NUM_TRIALS), file=sys.stderr, disable=None):
         for share in trials:
-            trials[share].append(trial(load, target, Slowed(target, share)))
+            candidate = Slowed(target, share) if share else target
+            trials[share].append(trial(load, target, candidate))
             rows[share].append(_row(trials[share][-1]))
     name = target.describe().label
     return context.record(

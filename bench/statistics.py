@@ -27,7 +27,7 @@ SAME: Final = 0.05
 """A ratio whose interval stays this close to 1 is called the same."""
 
 LEAST: Final = 0.01
-"""A ratio this close to 1 is never called slower or faster: the harness itself may add as much."""
+"""Less is never called slower or faster: the harness itself may add as much."""
 
 Verdict = Literal["slower", "faster", "same", "cannot tell"]
 """Of a candidate over its baseline, where the lower cost is the better one."""
@@ -126,14 +126,14 @@ def share_of(num: int, total: int) -> Estimate:
 def judge(ratio: Estimate, noise: Estimate) -> Verdict:
     """Say what a ratio carries, given the ratio of the baseline to itself on the same machine.
 
-    slower, faster: it is more than 1 % away from 1, and its interval lies beyond 1 and beyond the
-    noise's. same: else, where both intervals are within 5 % of 1. Otherwise nothing can be said.
+    slower, faster: all of its interval is more than 1 % away from 1 and lies beyond the noise's.
+    same: else, where both intervals are within 5 % of 1. Otherwise nothing can be said.
     """
     if ratio.low is None or ratio.high is None or noise.low is None or noise.high is None:
         return "cannot tell"
-    if ratio.low > max(1.0, noise.high) and ratio.value > 1 + LEAST:
+    if ratio.low > max(1 + LEAST, noise.high):
         return "slower"
-    if ratio.high < min(1.0, noise.low) and ratio.value < 1 - LEAST:
+    if ratio.high < min(1 - LEAST, noise.low):
         return "faster"
     near = min(ratio.low, noise.low) >= 1 - SAME and max(ratio.high, noise.high) <= 1 + SAME
     return "same" if near else "cannot tell"

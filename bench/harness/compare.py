@@ -2,8 +2,8 @@
 
 A pair is one request asked of both, the second pair in the other order, and so on: what drifts,
 and what hits the first or the second of a pair, cancels. Before each pair comes one with the
-baseline on both sides: the noise, which holds all that is not the candidate, at the same time. Taken
-as a block before the comparison it missed what became busy later.
+baseline on both sides: the noise, which holds all that is not the candidate, at the same time.
+Taken as a block before the comparison it missed what became busy later.
 """
 
 from __future__ import annotations
