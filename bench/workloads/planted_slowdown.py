@@ -9,12 +9,12 @@ from bench.planted import PageBooking, find_planted
 from bench.records import Record
 from bench.registry import Context
 
-PAIRS = 300
+PAIRS = 600
 """Of a comparison, unless more repeats are asked for."""
 
 
 def run(context: Context) -> Record:
-    """Make 20 comparisons with a planted slowdown and 20 without, a minute or two in all."""
+    """Make 20 comparisons with a planted slowdown and 20 without, some minutes in all."""
     pairs = max(context.repeats, PAIRS)
     return find_planted(
         context, replace(read_load(LOADS / "vase.yaml"), requests=pairs), PageBooking()
