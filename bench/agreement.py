@@ -37,7 +37,7 @@ class Check:
 def check(first: Record, second: Record) -> list[Check]:
     """Hold two records against each other; raises ConfigError when they are not of the same thing.
 
-    Equality and hashes agree when they are equal. Ratios agree when their 95 % intervals overlap.
+    Equality and hashes agree when they are equal. Ratios agree when their intervals overlap.
     Times agree in the same way, and only where both come from the same kind of machine.
     """
     _check_comparable(first, second)

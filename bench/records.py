@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 
 from bench.environment import Environment
 from bench.figures import figures_of
-from bench.statistics import Estimate, Verdict, judge, paired_ratio
+from bench.statistics import RATIO_CONFIDENCE, Estimate, Verdict, judge, paired_ratio
 from kit.errors import KitError
 from kit.telemetry.environment import STRICT
 
@@ -199,6 +199,7 @@ def summarise(
     *,
     paired: bool = False,
     noise: Measurement | None = None,
+    confidence: float = RATIO_CONFIDENCE,
 ) -> dict[str, Ratio]:
     """Compute named (numerator, denominator) pairs of columns, e.g. `candidate.step_s`.
 
@@ -208,7 +209,8 @@ def summarise(
     """
     sides = {"baseline": baseline, "candidate": candidate}
     return {
-        name: _ratio(sides, above, below, paired, noise) for name, (above, below) in ratios.items()
+        name: _ratio(sides, above, below, paired, noise, confidence)
+        for name, (above, below) in ratios.items()
     }
 
 
@@ -224,6 +226,7 @@ def recompute(record: Record) -> dict[str, Ratio]:
             {name: (ratio.numerator, ratio.denominator)},
             paired=ratio.paired is not None,
             noise=record.noise,
+            confidence=ratio.paired.confidence if ratio.paired else RATIO_CONFIDENCE,
         )
     return found
 
@@ -298,14 +301,16 @@ def _ratio(
     denominator: str,
     paired: bool,
     noise: Measurement | None,
+    confidence: float,
 ) -> Ratio:
     above, below = _column(sides, numerator), _column(sides, denominator)
     if min(below) <= 0:
         raise ValueError(f"summary: {denominator} must be above zero in every row")
     if paired and len(above) != len(below):
         raise ValueError(f"summary: {numerator}: pairs need as many rows on both sides")
-    estimate = paired_ratio(above, below) if paired else None
-    spread = None if noise is None else noise_of(noise, denominator.partition(".")[2])
+    estimate = paired_ratio(above, below, confidence) if paired else None
+    column = denominator.partition(".")[2]
+    spread = None if noise is None else _noise_of(noise, column, confidence)
     return Ratio(
         numerator=numerator,
         denominator=denominator,
@@ -317,13 +322,14 @@ def _ratio(
     )
 
 
-def noise_of(noise: Measurement, column: str) -> Estimate | None:
+def _noise_of(noise: Measurement, column: str, confidence: float) -> Estimate | None:
     """Return the ratio of a cost to itself; None where the noise does not hold it."""
     again = column + AGAIN
     if any(column not in row or again not in row for row in noise.rows):
         return None
     sides = {"noise": noise}
-    return paired_ratio(_column(sides, f"noise.{again}"), _column(sides, f"noise.{column}"))
+    above, below = (_column(sides, f"noise.{name}") for name in (again, column))
+    return paired_ratio(above, below, confidence)
 
 
 def _follow(stored: Mapping[str, Estimate], computed: Mapping[str, Estimate]) -> bool:

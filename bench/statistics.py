@@ -16,7 +16,10 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 CONFIDENCE: Final = 0.95
-"""Of every interval."""
+"""Of every interval but those of ratios."""
+
+RATIO_CONFIDENCE: Final = 0.99
+"""Higher, because a verdict follows: one in a hundred comparisons of a thing with itself errs."""
 
 RESAMPLES: Final = 2000
 
@@ -38,7 +41,7 @@ _Resampled = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 class Estimate:
-    """A number from a sample with its 95 % interval."""
+    """A number from a sample with its interval."""
 
     value: float
     low: float | None
@@ -48,14 +51,17 @@ class Estimate:
     num: int
     """Size of the sample."""
 
+    confidence: float = CONFIDENCE
+    """Of the interval."""
 
-def num_needed(share: float) -> int:
+
+def num_needed(share: float, confidence: float = CONFIDENCE) -> int:
     """Return the smallest sample that carries the percentile `share` (0.99 for p99).
 
     Its interval ends at order statistics, so both ends must exist: share^n and (1 - share)^n, the
     chances that all of the sample lies on one side, are at most half of what the confidence leaves.
     """
-    return math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(max(share, 1 - share)))
+    return math.ceil(math.log((1 - confidence) / 2) / math.log(max(share, 1 - share)))
 
 
 def percentile(values: Sequence[float], share: float) -> Estimate | None:
@@ -72,26 +78,30 @@ def percentile(values: Sequence[float], share: float) -> Estimate | None:
     return Estimate(ordered[math.ceil(share * num) - 1], ordered[low], ordered[high], num)
 
 
-def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:
+def paired_ratio(
+    above: Sequence[float], below: Sequence[float], confidence: float = RATIO_CONFIDENCE
+) -> Estimate:
     """Return the median of above[i] / below[i], with an interval by resampling the pairs.
 
-    A slow moment of the machine that hits both of a pair cancels. Without an interval below six
-    pairs.
+    A slow moment of the machine that hits both of a pair cancels. Without an interval below eight
+    pairs (at 95 %: six).
     """
     assert len(above) == len(below), "a pair has two sides"
     ratios = np.asarray(above, dtype=np.float64) / np.asarray(below, dtype=np.float64)
-    return _with_bounds(float(np.median(ratios)), _medians(ratios, _generator()), len(ratios))
+    medians = _medians(ratios, _generator())
+    return _with_bounds(float(np.median(ratios)), medians, len(ratios), confidence)
 
 
 def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Estimate:
     """Return median over median of two samples that were not taken in pairs, each resampled.
 
-    Without an interval below six values on a side; `num` is that of the smaller side.
+    Without an interval below eight values on a side; `num` is that of the smaller side.
     """
     generator = _generator()
     medians = [_medians(np.asarray(side, dtype=np.float64), generator) for side in (above, below)]
     value = float(np.median(above)) / float(np.median(below))
-    return _with_bounds(value, medians[0] / medians[1], min(len(above), len(below)))
+    num = min(len(above), len(below))
+    return _with_bounds(value, medians[0] / medians[1], num, RATIO_CONFIDENCE)
 
 
 def rate(gaps_s: Sequence[float]) -> Estimate:
@@ -100,7 +110,7 @@ def rate(gaps_s: Sequence[float]) -> Estimate:
     chosen = _generator().randint(0, len(gaps), (RESAMPLES, len(gaps)))
     # A resample may hold nothing but gaps of zero; a nanosecond is below what clocks tell.
     rates = len(gaps) / np.maximum(gaps[chosen].sum(axis=1), 1e-9)
-    return _with_bounds(len(gaps) / math.fsum(gaps_s), rates, len(gaps))
+    return _with_bounds(len(gaps) / math.fsum(gaps_s), rates, len(gaps), CONFIDENCE)
 
 
 def share_of(num: int, total: int) -> Estimate:
@@ -147,12 +157,12 @@ def _medians(values: npt.NDArray[np.float64], generator: np.random.RandomState) 
     return medians
 
 
-def _with_bounds(value: float, resampled: _Resampled, num: int) -> Estimate:
-    if num < num_needed(0.5):
-        return Estimate(value, None, None, num)
+def _with_bounds(value: float, resampled: _Resampled, num: int, confidence: float) -> Estimate:
+    if num < num_needed(0.5, confidence):
+        return Estimate(value, None, None, num, confidence)
     ordered = np.sort(resampled)
-    cut = int(RESAMPLES * (1 - CONFIDENCE) / 2)
-    return Estimate(value, float(ordered[cut]), float(ordered[-1 - cut]), num)
+    cut = int(RESAMPLES * (1 - confidence) / 2)
+    return Estimate(value, float(ordered[cut]), float(ordered[-1 - cut]), num, confidence)
 
 
 def _ranks(num: int, share: float) -> tuple[int, int]:

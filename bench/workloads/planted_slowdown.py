@@ -9,7 +9,7 @@ from bench.planted import PageBooking, find_planted
 from bench.records import Record
 from bench.registry import Context
 
-PAIRS = 200
+PAIRS = 300
 """Of a comparison, unless more repeats are asked for."""
 
 

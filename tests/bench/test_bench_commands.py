@@ -180,7 +180,7 @@ def test_records_of_different_things(run: Run) -> None:
 
 
 def changed_step(value: float) -> Record:
-    rows = tuple({"step_s": step} for step in (1.0, 1.1, 0.9, 1.0, 1.05, 0.95))
+    rows = tuple({"step_s": step} for step in (1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 1.0, 1.0))
     baseline = Measurement("dense", rows)
     candidate = Measurement(
         "paged", tuple({"step_s": value * float(row["step_s"])} for row in rows)
