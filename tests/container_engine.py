@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -46,16 +47,19 @@ class Engine:
         """What the engine says of a container or an image."""
         return json.loads(self.docker("inspect", name))[0]
 
+    def base_image(self, dockerfile: str) -> str:
+        """The base that a test builds a Dockerfile on: its own default, or our stand-in."""
+        if self.is_ours:
+            return self.environment["BASE_IMAGE"]
+        [line] = re.findall(r"^ARG BASE_IMAGE=(.*)$", (ROOT / dockerfile).read_text(), re.MULTILINE)
+        return str(line)
+
     def build(self, dockerfile: str, tag: str, wheels: Path, **arguments: str) -> None:
         """Build an image from wheels only, without a network."""
-        base = {"BASE_IMAGE": self.environment["BASE_IMAGE"]} if self.is_ours else {}
-        given = {"PIP_NO_INDEX": "1"} | base | arguments
-        flags = [
-            part for name, value in given.items() for part in ("--build-arg", f"{name}={value}")
-        ]
-        context = f"wheels={wheels}"
+        flags = [f"--build-arg={name}={value}" for name, value in arguments.items()]
         self.docker(
-            *("build", "--quiet", "--network", "none", "--build-context", context, *flags),
+            *("build", "--quiet", "--network", "none", "--build-context", f"wheels={wheels}"),
+            *("--build-arg", "PIP_NO_INDEX=1", *flags),
             *("--file", str(ROOT / dockerfile), "--tag", tag, str(ROOT)),
         )
 
