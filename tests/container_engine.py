@@ -150,11 +150,15 @@ class Compose:
 
     def __call__(self, *arguments: str, check: bool = True, **environment: str) -> str:
         """Run `docker compose` as a user with an .env of these values would."""
+        user = f"{os.getuid()}:{os.getgid()}"
+        if os.geteuid() == 0:  # then the folder is given to the user whom an image runs as
+            user = "1000:1000"
+            os.chown(environment.get("OUT", self.out), 1000, 1000)
         given = {
             "COMMIT": commit(),
             "KIT_TAG": "test",
             "OUT": str(self.out),
-            "OUT_USER": f"{os.getuid()}:{os.getgid()}",
+            "OUT_USER": user,
             "PIP_NO_INDEX": "1",
             "WHEELS": str(self.wheels),
         }
