@@ -182,9 +182,11 @@ def wait_for_metric(compose: Compose, line: str) -> None:
     pytest.fail(f"no moment with {line}")
 
 
-def test_up_again_gives_the_same_picture(demo: Demo) -> None:
+def test_up_again_gives_the_same_picture(demo: Demo, report: dict[str, float]) -> None:
     demo.compose("down")
     with pytest.raises((urllib.error.URLError, ConnectionError)):
         urllib.request.urlopen(f"{demo.compose.url('PORT')}/health")
+    start_s = time.monotonic()
     demo.compose("up", "--detach", "--wait", "--wait-timeout", "300", "server")
+    report["server_up_to_healthy_s"] = time.monotonic() - start_s
     assert pixels(draw(demo.compose)) == pixels(demo.first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -64,8 +65,8 @@ def test_example_env_names_every_variable_of_the_compose_file() -> None:
 
 def test_defaults_in_the_example_env_are_the_compose_files() -> None:
     shown = re.findall(r"^#([A-Z]\w*)=(.+)$", (ROOT / ".env.example").read_text(), re.MULTILINE)
-    defaults = dict(re.findall(r"\$\{(\w+):-([^}]*)\}", COMPOSE))
-    assert {name: defaults[name] for name, _ in shown} == dict(shown)
+    defaults = set(re.findall(r"\$\{(\w+):-([^}]*)\}", COMPOSE))
+    assert set(shown) <= defaults
 
 
 @pytest.mark.parametrize("lock", sorted(path.stem for path in LOCKS.glob("*.txt")))
@@ -148,3 +149,35 @@ def test_ci_workflow_runs_targets_and_paths_that_exist() -> None:
     named = re.findall(r"bin/pytest (?:--nbmake )?(\S+)", scripts)
     assert named
     assert [path for path in named if not (ROOT / path).is_dir()] == []
+
+
+def documented_lines() -> list[str]:
+    """Every line with `docker compose` in the shell blocks of README.md and docs/."""
+    texts = [(ROOT / "README.md").read_text()]
+    texts += [path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))]
+    blocks = [
+        block for text in texts for block in re.findall(r"^```bash\n(.*?)^```", text, re.M | re.S)
+    ]
+    return [line for block in blocks for line in block.splitlines() if "docker compose" in line]
+
+
+@pytest.mark.parametrize("line", sorted(set(documented_lines())))
+def test_documented_compose_command_names_what_there_is(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    start = words.index("docker")
+    example = (ROOT / ".env.example").read_text()
+    for variable in words[:start]:
+        assert re.search(rf"^#?{variable.split('=')[0]}=", example, re.MULTILINE), variable
+    services = yaml.safe_load(COMPOSE)["services"]
+    command = words[start + 2 :]
+    if command[0] == "--profile":
+        assert any(command[1] in service.get("profiles", ()) for service in services.values())
+        command = command[2:]
+    assert command[0] in {"build", "logs", "run", "up"}
+    named = [word for word in command[1:] if not word.startswith("-")]
+    # What follows the service of `run` is for the program in it.
+    assert set(named[:1] if command[0] == "run" else named) <= services.keys()
+
+
+def test_compose_commands_are_documented() -> None:
+    assert len(documented_lines()) > 10

@@ -19,6 +19,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 CUDA, CUDA_BASE = "kit-test:cuda", "kit-test:cuda-base"
 ASCEND = "kit-test:ascend"
 
+MAX_ADDED_BYTES = {"cuda": 1.0e9, "ascend": 1.4e9}
+"""FlashAttention 3 has 0.3 GB; torch, which CANN's base lacks, 0.6 GB."""
+
 # The real base image brings torch in the Python of the system.
 CUDA_BASE_FILE = """
 ARG BASE_IMAGE
@@ -120,6 +123,17 @@ def test_ascend_image_on_a_stand_in_runs_in_canns_environment(
         engine, ascend, "env", flags=("--volume", f"{script}:{place}:ro", "--env", "A=b")
     )
     assert {"ASCEND_HOME_PATH=/from/the/script", "A=b"} <= set(shown.split())
+
+
+@pytest.mark.parametrize("platform", ["cuda", "ascend"])
+def test_image_on_a_stand_in_adds_few_bytes_to_its_base(
+    platform: str, engine: Engine, request: pytest.FixtureRequest, report: dict[str, float]
+) -> None:
+    image = request.getfixturevalue(platform)
+    base = CUDA_BASE if platform == "cuda" else engine.base_image("Dockerfile.cpu")
+    added = engine.inspect(image)["Size"] - engine.inspect(base)["Size"]
+    report[f"{platform}_added_bytes"] = added
+    assert added <= MAX_ADDED_BYTES[platform]
 
 
 @pytest.mark.parametrize("platform", ["cuda", "ascend"])
