@@ -36,8 +36,7 @@ class Engine:
 
     environment: Mapping[str, str]
     is_ours: bool
-    """Whether tools/container_engine.sh runs it: then there is no registry, and base images are
-    its stand-in."""
+    """Whether tools/container_engine.sh runs it, on a base image of its own."""
 
     def docker(self, *arguments: str, check: bool = True) -> str:
         """Run the client; returns its output, with its errors where it may fail."""
@@ -48,9 +47,10 @@ class Engine:
         return json.loads(self.docker("inspect", name))[0]
 
     def base_image(self, dockerfile: str) -> str:
-        """The base that a test builds a Dockerfile on: its own default, or our stand-in."""
-        if self.is_ours:
-            return self.environment["BASE_IMAGE"]
+        """The base that a test builds a Dockerfile on: what BASE_IMAGE says, or its default."""
+        given = (os.environ | self.environment).get("BASE_IMAGE")
+        if given:
+            return given
         [line] = re.findall(r"^ARG BASE_IMAGE=(.*)$", (ROOT / dockerfile).read_text(), re.MULTILINE)
         return str(line)
 
@@ -75,10 +75,10 @@ class Engine:
 def open_engine() -> Iterator[Engine]:
     """Find an engine; in CI start one if need be, elsewhere skip the test with what to do."""
     own = script_environment()
-    if answers({}):
-        yield Engine({}, is_ours=False)
-    elif answers(own):
+    if answers(own):
         yield Engine(own, is_ours=True)
+    elif answers({}):
+        yield Engine({}, is_ours=False)
     elif os.environ.get("CI"):
         run(str(SCRIPT), "up")
         yield Engine(own, is_ours=True)

@@ -81,7 +81,7 @@ make_base() { # a small Debian 12 with its Python 3.11, and the certificates of 
   list=$(mktemp --suffix=.sources)
   sources_of bookworm > "$list"
   mmdebstrap --quiet --variant=minbase --include=ca-certificates,python3,python3-pip,python3-venv \
-    --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+    --aptopt='Acquire::Languages "none"' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --dpkgopt='path-exclude=/usr/share/doc/*' \
     --customize-hook='sync-in /usr/local/share/ca-certificates /usr/local/share/ca-certificates' \
     --customize-hook='chroot "$1" update-ca-certificates >/dev/null' \
@@ -99,6 +99,7 @@ stop() {
   id=$(cat "$run/id" 2>/dev/null) || return 0
   if is_running "$id" dockerd; then
     docker ps -q | xargs -r docker rm -f >/dev/null
+    docker builder prune --force --keep-storage 10GB >/dev/null
     kill -TERM "$id"
     for _ in $(seq 120); do is_running "$id" dockerd || break; sleep 0.25; done
     is_running "$id" dockerd && { say "the engine, process $id, did not stop"; return 1; }
