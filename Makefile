@@ -41,7 +41,7 @@ check: $(VENV)/.test ## lint, format, types and layers; runs no test
 	@report=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$report"; exit 1; }
 
 # What torch brings for its device (CUDA libraries, triton) follows TORCH, so it is not locked.
-lock: ## write constraints.txt anew: the newest versions that pyproject.toml allows
+lock: ## write constraints.txt and the requirements of the images anew: the newest versions allowed
 	@set -e; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
 	$(PYTHON) -m venv "$$fresh"; \
 	"$$fresh/bin/python" $(PIP) install "$(TORCH)" $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)); \
@@ -51,7 +51,9 @@ lock: ## write constraints.txt anew: the newest versions that pyproject.toml all
 	grep -E '^[A-Za-z0-9._-]+==[^ /]+$$' "$$fresh/all.txt" \
 	  | grep -v -i -E '^(torch=|triton|nvidia-|cuda-|setuptools=)' \
 	  | LC_ALL=C sort -f -t= -k1,1 >> "$$fresh/lock.txt"; \
-	cat "$$fresh/lock.txt" > constraints.txt
+	cat "$$fresh/lock.txt" > constraints.txt; \
+	"$$fresh/bin/python" $(PIP) install uv; \
+	"$$fresh/bin/python" tools/lock_images.py "$$fresh/bin/uv"
 
 clean: ## remove .venv, builds, reports and caches
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

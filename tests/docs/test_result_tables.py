@@ -8,7 +8,7 @@ from bench.__main__ import shipped_records
 from bench.adherence import as_findings, as_table, shares
 from bench.records import load
 from bench.report import report
-from bench.workloads import cold_start
+from bench.workloads import cold_start, page_start
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
@@ -64,3 +64,11 @@ def test_all_records() -> None:
     table = report({path.stem: load(path) for path in shipped_records()})
     page = (ROOT / "docs" / "benchmarking.md").read_text()
     assert table in page, "put there what `python -m bench report` prints"
+
+
+def test_page_start() -> None:
+    record = load(RESULTS / "page_start.json")
+    assert record.summary["page_over_limit"].median <= 1
+    assert record.summary["image_over_limit"].median <= 1
+    table = page_start.as_table(record)
+    assert table in (ROOT / "docs" / "demo.md").read_text(), f"put this there:\n{table}"
