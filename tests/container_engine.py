@@ -170,8 +170,8 @@ class Compose:
             check=check,
         )
 
-    def url(self, port: str) -> str:
-        return f"http://127.0.0.1:{self.ports[port]}"
+    def url(self, port: str, host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.ports[port]}"
 
     def container(self, service: str) -> str:
         return f"{self.project}-{service}-1"

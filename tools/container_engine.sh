@@ -27,10 +27,10 @@ install_tools() {
   has_tools && return
   . /etc/os-release
   "${apt[@]}" update
+  local own
   local engine=(docker.io docker-cli docker-buildx docker-compose)
   if [ "$VERSION_CODENAME" = bookworm ]; then
     # Debian 12 has no compose plugin; these four of Debian 13 depend on nothing newer.
-    local own
     own=$(mktemp -d)
     mkdir -p "$own"/{lists/partial,archives/partial,parts}
     sources_of trixie > "$own/parts/trixie.sources"
@@ -42,6 +42,7 @@ install_tools() {
     engine=("$own"/*.deb)
   fi
   "${apt[@]}" install -y --no-install-recommends "${engine[@]}" mmdebstrap iptables >/dev/null
+  rm -rf "${own:-}"
   say "installed $(dockerd --version)"
 }
 

@@ -40,6 +40,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--compare-server", metavar="URL", help="a second one, for Compare; needs --server"
     )
     parser.add_argument(
+        "--public-server",
+        metavar="URL",
+        help="where your browser and programs reach --server (the same URL)",
+    )
+    parser.add_argument(
+        "--public-compare-server", metavar="URL", help="where they reach --compare-server"
+    )
+    parser.add_argument(
         "--server-port",
         type=int,
         metavar="PORT",
@@ -93,7 +101,12 @@ def _check(args: argparse.Namespace) -> None:
         raise _refusal(
             "--server-port", "is for a server to start", args.server_port, "leave out --server"
         )
-    for flag, url in (("--server", args.server), ("--compare-server", args.compare_server)):
+    for name in ("server", "compare_server"):
+        if getattr(args, name) is None and (url := getattr(args, f"public_{name}")) is not None:
+            flag = name.replace("_", "-")
+            raise _refusal(f"--public-{flag}", "stands alone", url, f"give --{flag}, too")
+    for name in ("server", "compare_server", "public_server", "public_compare_server"):
+        flag, url = f"--{name.replace('_', '-')}", getattr(args, name)
         if url is not None and not _is_url(url):
             raise _refusal(flag, "is no URL of a server", url, "write it as http://localhost:8091")
 
@@ -106,7 +119,13 @@ def _servers(
 
     key = os.environ.get(API_KEY_VARIABLE) or None
     if ports is None:
-        return Servers(args.server, args.compare_server, key)
+        return Servers(
+            args.server,
+            args.compare_server,
+            key,
+            public_url=args.public_server,
+            public_compare_url=args.public_compare_server,
+        )
     notice = compare_notice(CpuPlatform().memory().free_bytes)
     with held_signals():
         children.append(start("paged", ports[0], PAGED, note))

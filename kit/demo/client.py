@@ -65,7 +65,10 @@ class Readiness:
 class ServerClient:
     """One server; `close` it on the event loop that used it."""
 
-    def __init__(self, url: str, api_key: str | None = None) -> None:
+    def __init__(
+        self, url: str, api_key: str | None = None, *, public_url: str | None = None
+    ) -> None:
+        self.public_url = (public_url or url).rstrip("/")
         self.url, self.has_key = url.rstrip("/"), api_key is not None
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         # trust_env: a proxy of the environment is not meant for the server of this page.

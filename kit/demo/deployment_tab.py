@@ -53,13 +53,14 @@ class DeploymentTab:
 
 
 def _server(index: int, feed: ServerFeed) -> str:
-    head = f"<h3>{escape(feed.name).capitalize()}</h3><p><code>{escape(feed.client.url)}</code></p>"
+    url = escape(feed.client.public_url)
+    head = f"<h3>{escape(feed.name).capitalize()}</h3><p><code>{url}</code></p>"
     if feed.info is None:
         return f"<section>{head}<p class='kit-empty'>Not known yet.</p></section>"
     links = (
         f'<p class="kit-actions"><a href="servers/{index}/metrics" target="_blank">Metrics</a> '
         f'<a href="servers/{index}/openapi.json" target="_blank">API document</a> '
-        f'<a href="{escape(feed.client.url)}/docs" target="_blank" rel="noreferrer">API pages</a>'
+        f'<a href="{url}/docs" target="_blank" rel="noreferrer">API pages</a>'
         "</p>"
     )
     return f"<section>{head}{links}{_facts(feed.info)}{_settings(feed.info)}</section>"

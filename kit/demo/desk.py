@@ -25,18 +25,28 @@ class Servers:
     notice: str = ""
     """What the page says on top, such as why Compare is hidden."""
 
+    public_url: str | None = None
+    """Where the user's browser and programs reach the first server; None means at `url`."""
+
+    public_compare_url: str | None = None
+    """The same of the second."""
+
 
 class Desk:
     """The parts of one running page; `watch` runs for as long as it is open."""
 
     def __init__(self, servers: Servers) -> None:
         self.notice = servers.notice
-        self.main = ServerFeed("first server", ServerClient(servers.url, servers.api_key))
-        self.other = (
-            ServerFeed("second server", ServerClient(servers.compare_url, servers.api_key))
-            if servers.compare_url is not None
-            else None
+        self.main = ServerFeed(
+            "first server",
+            ServerClient(servers.url, servers.api_key, public_url=servers.public_url),
         )
+        self.other = None
+        if servers.compare_url is not None:
+            client = ServerClient(
+                servers.compare_url, servers.api_key, public_url=servers.public_compare_url
+            )
+            self.other = ServerFeed("second server", client)
         self.drawings, self.shelf = Drawings(), Shelf()
 
     @property

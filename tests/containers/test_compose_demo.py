@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import shutil
 import time
 import urllib.error
 import urllib.request
@@ -15,9 +13,9 @@ from dataclasses import dataclass
 
 import openai
 import pytest
+from browser_page import open_browser, open_page, open_tab, wait_for_state
 from container_engine import SCRIPT, Compose, Engine, run
 from PIL import Image
-from playwright.sync_api import sync_playwright
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 
@@ -118,25 +116,17 @@ def test_paged_and_dense_draw_the_same(demo: Demo) -> None:
 
 
 def test_the_page_draws_in_a_browser(demo: Demo) -> None:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = next(filter(None, map(shutil.which, names)), None)
-    if path is None and not os.environ.get("CI"):
-        pytest.skip(f"no browser here, looked for {', '.join(names)}")
-    flags = ["--disable-gpu", "--no-first-run", "--disable-background-networking"]
-    flags += ["--disable-component-update", "--disable-sync", "--disable-quic"]
-    flags += [] if os.geteuid() else ["--no-sandbox"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=flags)
-        page = browser.new_page()
-        page.set_default_timeout(120_000)
-        page.goto(demo.compose.url("UI_PORT"))
-        page.wait_for_selector('[data-server="first server"][data-state="ready"]')
-        page.wait_for_selector('[data-server="second server"][data-state="ready"]')
+    with open_browser() as browser, open_page(browser, demo.compose.url("UI_PORT")) as page:
+        for name in ("first server", "second server"):
+            wait_for_state(page, "ready", name)
         page.locator("#create-prompt textarea").fill("A red ceramic vase on a wooden table")
         page.locator("#create-steps input").first.fill("4")
         page.click("#create-button")
         page.wait_for_selector(".kit-card")
-        browser.close()
+        # What a user clicks or copies must not name what only compose knows.
+        open_tab(page, "Deployment")
+        for port in ("PORT", "DENSE_PORT"):
+            page.wait_for_selector(f'a[href="{demo.compose.url(port, "localhost")}/docs"]')
 
 
 def test_a_killed_server_comes_back(demo: Demo, engine: Engine, images: dict[str, str]) -> None:

@@ -181,3 +181,27 @@ def test_documented_compose_command_names_what_there_is(line: str) -> None:
 
 def test_compose_commands_are_documented() -> None:
     assert len(documented_lines()) > 10
+
+
+def as_table(numbers: dict[str, float]) -> str:
+    """The sizes and times of a report, as docs/containers.md shows them."""
+    rows = {
+        "`cpu` image": f"{numbers['server_bytes'] / 1e9:.2f} GB",
+        "`cpu-full` image, layers of `cpu` included": f"{numbers['full_bytes'] / 1e9:.2f} GB",
+        "`cuda` image, beyond its base": f"{numbers['cuda_added_bytes'] / 1e9:.2f} GB",
+        "`ascend` image, beyond its base": f"{numbers['ascend_added_bytes'] / 1e9:.2f} GB",
+        "both CPU images from wheels, nothing cached": f"{numbers['build_s']:.0f} s",
+        "engine started, images cached, `up` to the first picture": (
+            f"{numbers['engine_start_to_first_image_s']:.0f} s"
+        ),
+        "one server, `up` to healthy": f"{numbers['server_up_to_healthy_s']:.0f} s",
+    }
+    lines = [f"| {what} | {measured} |" for what, measured in rows.items()]
+    return "\n".join(["| what | measured |", "| --- | --- |", *lines])
+
+
+def test_sizes_and_times_in_the_docs_are_the_records() -> None:
+    record = json.loads((LOCKS / "measured.json").read_text())
+    assert not record["environment"]["git"]["dirty"]
+    table = as_table(record["numbers"])
+    assert table in (ROOT / "docs" / "containers.md").read_text(), f"put this there:\n{table}"

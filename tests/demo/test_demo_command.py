@@ -32,6 +32,15 @@ DEMO = Path(__file__).parents[2] / "kit" / "demo"
             "--server-port: is for a server to start",
         ),
         (["--port", "70000"], "--port: is no port"),
+        (["--public-server", "http://localhost:1"], "--public-server: stands alone"),
+        (
+            ["--server", "http://localhost:1", "--public-compare-server", "http://localhost:2"],
+            "--public-compare-server: stands alone",
+        ),
+        (
+            ["--server", "http://localhost:1", "--public-server", "here"],
+            "--public-server: is no URL",
+        ),
     ],
 )
 def test_a_wrong_flag_is_refused_by_name(

@@ -136,6 +136,13 @@ def test_curl_line_holds_the_body_as_the_shell_reads_it() -> None:
     assert "Authorization" not in line
 
 
+def test_what_a_user_copies_goes_to_the_public_url() -> None:
+    client = ServerClient("http://server:1", public_url="http://localhost:8091/")
+    for shown in (as_curl(client, BODY), as_python(client, BODY)):
+        assert "http://localhost:8091/v1/" in shown
+        assert "http://server:1" not in shown
+
+
 def test_python_program_holds_the_body_and_reads_the_key() -> None:
     program = as_python(ServerClient("http://127.0.0.1:9", "secret-key"), BODY)
     head = program.split("request =")[0]
