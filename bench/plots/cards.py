@@ -9,7 +9,7 @@ from bench.plots.charts import draw_bars, draw_ratios
 from bench.plots.drawing import Drawing
 from bench.plots.samples import column, ratios
 from bench.records import Measurement, Record
-from bench.statistics import SAME, Estimate
+from bench.statistics import CONFIDENCE, SAME, Estimate
 
 FORMS: Final[Mapping[str, str]] = {
     "kit": "paged,\nFlashAttention",
@@ -21,6 +21,7 @@ FORMS: Final[Mapping[str, str]] = {
 """Columns of cuda_step_peers; what each is exactly stands in the record's parameters."""
 
 _MS = 1e3
+_TIME = f"time / ms, median and {100 * CONFIDENCE:g} % interval"
 _GIB = 2**30
 
 
@@ -35,7 +36,7 @@ def draw_step_by_prefix(record: Record) -> Drawing:
             }
             for name, side in _sides(record).items()
         },
-        unit="time / ms, median and 95 % interval",
+        unit=_TIME,
         groups="tokens of the prefix",
     )
 
@@ -50,7 +51,7 @@ def draw_equal_cost(step: Record, attention: Record) -> Drawing:
     return draw_ratios(
         "Paged over contiguous, measured in pairs",
         found,
-        label="time of paged / time of contiguous, median of pairs and 95 % interval",
+        label="time of paged / time of contiguous, median of pairs and its interval",
         same=SAME,
     )
 
@@ -76,7 +77,7 @@ def draw_forms(record: Record) -> Drawing:
                 for form, told in FORMS.items()
             },
         },
-        unit="time / ms, median and 95 % interval",
+        unit=_TIME,
     )
 
 

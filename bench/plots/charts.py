@@ -74,7 +74,7 @@ def draw_ratios(
     noise: Mapping[str, Estimate] | None = None,
     same: float | None = None,
 ) -> Drawing:
-    """Draw ratios around 1 with intervals of 95 %, and those of the noise below each.
+    """Draw ratios around 1 with their intervals, and those of the noise below each.
 
     same: how far from 1 still counts as the same, as a band.
     """
@@ -83,9 +83,9 @@ def draw_ratios(
     numbers: dict[str, Number] = {}
     ax.axvline(1, color="black", linewidth=0.8)
     if same is not None:
-        ax.axvspan(1 - same, 1 + same, color=PALE, zorder=0, label=f"within {same:.0%} of 1")
+        ax.axvspan(1 - same, 1 + same, color=PALE, zorder=0, label=f"within {100 * same:g} % of 1")
     for at, (name, ratio) in enumerate(ratios.items()):
-        own = (at - 0.13 if name in noise else at, ratio, BLUE, "o", "ratio, 95 % interval")
+        own = (at - 0.13 if name in noise else at, ratio, BLUE, "o", "ratio with its interval")
         shown = [own]
         numbers[name] = ratio
         if name in noise:

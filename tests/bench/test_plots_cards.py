@@ -17,7 +17,7 @@ from bench.registry import Context
 from bench.statistics import Estimate
 
 Columns = Mapping[str, float]
-NUM_ROWS = 6
+NUM_ROWS = 8
 
 
 def make_record(
@@ -81,10 +81,10 @@ def bar_heights(drawing: Drawing) -> list[float]:
 def test_a_slower_step_is_a_higher_bar() -> None:
     drawings = [cards.draw_step_by_prefix(step_record(seconds)) for seconds in (0.1, 0.15)]
     found = [value(drawing, "paged_scheduler, 100") for drawing in drawings]
-    assert found == pytest.approx([102, 153])
+    assert found == pytest.approx([103, 154.5])
     for drawing, height in zip(drawings, found, strict=True):
         assert pytest.approx(height) in bar_heights(drawing)
-        assert value(drawing, "dense_legacy, 1000") == pytest.approx(204)
+        assert value(drawing, "dense_legacy, 1000") == pytest.approx(206)
     assert drawings[0]._repr_mimebundle_() != drawings[1]._repr_mimebundle_()
 
 
@@ -111,7 +111,7 @@ def test_every_form_of_the_step_comes_from_its_own_column() -> None:
     record = make_record("cuda_step_peers", columns, kit, ratios, {"num_layers": 8})
     numbers = cards.draw_forms(record).numbers
     found = [one.value for one in numbers.values() if isinstance(one, Estimate)]
-    wanted = [1020 * t for t in times.values()]
+    wanted = [1030 * t for t in times.values()]
     assert found == pytest.approx([*wanted, *(4 * t for t in wanted)])
 
 
@@ -157,7 +157,7 @@ def test_a_record_that_is_missing_or_failed_is_no_chart(tmp_path: Path) -> None:
 
 def test_a_record_is_told_with_its_equality_and_machine() -> None:
     told = samples.about(step_record(0.1))
-    assert "paged_scheduler, FLASH_ATTN, against dense_legacy, FLASH_ATTN; 6 rows" in told
+    assert "paged_scheduler, FLASH_ATTN, against dense_legacy, FLASH_ATTN; 8 rows" in told
     assert "bits: **0** (limit 0)" in told
 
 
