@@ -10,12 +10,13 @@ TORCH     ?= $(or $(INSTALLED_TORCH),torch==2.13.0)
 TORCH_INDEX ?=
 
 BIN  := $(VENV)/bin
+NOTEBOOKS := out/notebooks
 PIP  := -m pip --disable-pip-version-check -qq
 # Writes what .ci/run prints: one line a tier, under build/tiers.
 TIER := $(BIN)/python tools/run_tier.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench test test-all check lock clean FORCE
+.PHONY: help install demo bench notebooks test test-all check lock clean FORCE
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1#/p' Makefile | awk -F'#' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -27,6 +28,17 @@ demo: install ## two servers on the shipped checkpoint and a page that shows the
 
 bench: install ## paged against dense here: equality, ratio with interval, capacity; at most 5 minutes
 	@$(BIN)/python -m bench run paged_vs_dense --repeats 12
+
+# Papermill runs each in its folder, as Jupyter does. The classic template keeps the figures' titles.
+notebooks: $(VENV)/.notebooks ## run the notebooks into out/notebooks: .ipynb, .html, figures as .pdf
+	@mkdir -p $(NOTEBOOKS)
+	@set -e; for notebook in notebooks/*.ipynb; do \
+	  echo "running $$notebook"; \
+	  $(BIN)/papermill --no-progress-bar --log-level ERROR --cwd notebooks \
+	    -p figures $(abspath $(NOTEBOOKS))/figures "$$notebook" "$(NOTEBOOKS)/$$(basename "$$notebook")"; \
+	done
+	@$(BIN)/jupyter-nbconvert --log-level ERROR --to html --template classic $(NOTEBOOKS)/*.ipynb
+	@echo "see $(NOTEBOOKS)"
 
 test: check ## what every change must pass: at most 10 minutes on 2 cores
 	@OMP_NUM_THREADS=1 $(TIER) short -n 2 -m "not long and not cuda"
@@ -85,7 +97,12 @@ $(VENV)/.install: pyproject.toml constraints.txt | $(BIN)/python
 	@$(BIN)/python $(PIP) install "$(TORCH)" -e '.[demo]' -c constraints.txt
 	@echo "$(TORCH)" > $@
 
+$(VENV)/.notebooks: $(VENV)/.install
+	@echo "installing what runs notebooks"
+	@$(BIN)/python $(PIP) install "$(TORCH)" -e '.[demo,notebooks]' -c constraints.txt
+	@touch $@
+
 $(VENV)/.test: $(VENV)/.install
 	@echo "installing the test tools"
-	@$(BIN)/python $(PIP) install "$(TORCH)" -e '.[demo,test]' -c constraints.txt
+	@$(BIN)/python $(PIP) install "$(TORCH)" -e '.[demo,notebooks,test]' -c constraints.txt
 	@touch $@

@@ -43,6 +43,7 @@ def test_make_alone_lists_every_documented_target() -> None:
         "install",
         "demo",
         "bench",
+        "notebooks",
         "test",
         "test-all",
         "check",
