@@ -76,6 +76,7 @@ def open_engine() -> Iterator[Engine]:
     """Find an engine; in CI start one if need be, elsewhere skip the test with what to do."""
     own = script_environment()
     if answers(own):
+        run(str(SCRIPT), "up")  # its base image may be of another recipe
         yield Engine(own, is_ours=True)
     elif answers({}):
         yield Engine({}, is_ours=False)

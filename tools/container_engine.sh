@@ -76,7 +76,7 @@ start() {
 
 make_base() { # a small Debian 12 with its Python 3.11, and the certificates of this machine
   local key
-  key=$(cat "$0" /etc/ssl/certs/ca-certificates.crt | sha256sum | cut -c1-16)
+  key=$({ declare -f make_base; cat /etc/ssl/certs/ca-certificates.crt; } | sha256sum | cut -c1-16)
   docker image inspect "$base" 2>/dev/null | grep -q "kit-base-$key" && return
   local list
   list=$(mktemp --suffix=.sources)
