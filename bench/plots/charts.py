@@ -44,7 +44,8 @@ def draw_bars(title: str, series: Series, *, unit: str, groups: str = "") -> Dra
             yerr=[[low for low, _ in spreads], [high for _, high in spreads]],
             error_kw={"elinewidth": 1.2, "capsize": 3, "ecolor": "black"},
         )
-        numbers |= {f"{label}, {group}": one for group, one in values.items()}
+        for group, one in values.items():
+            numbers[f"{label}, {' '.join(group.split())}"] = one
         for place, one in zip(places, values.values(), strict=True):
             top = one.value + spread(one)[1]
             ax.annotate(

@@ -110,6 +110,7 @@ def test_every_form_of_the_step_comes_from_its_own_column() -> None:
     ratios = {"dense_over_kit": ("baseline.dense_s", "candidate.kit_s")}
     record = make_record("cuda_step_peers", columns, kit, ratios, {"num_layers": 8})
     numbers = cards.draw_forms(record).numbers
+    assert all("\n" not in name for name in numbers), "a line of the plain text is a number"
     found = [one.value for one in numbers.values() if isinstance(one, Estimate)]
     wanted = [1030 * t for t in times.values()]
     assert found == pytest.approx([*wanted, *(4 * t for t in wanted)])
@@ -121,7 +122,7 @@ def test_peaks_are_those_of_their_image() -> None:
             side,
             tuple(
                 {"image_tokens": tokens, "peak_bytes": tokens * 2.0**20 * factor}
-                for tokens in (1024, 4096) * 6
+                for tokens in (1024, 4096, 4096) * 6
             ),
         )
         for side, factor in (("planned", 1.0), ("measured", 1.05))
@@ -184,12 +185,22 @@ def test_noise_is_drawn_below_its_own_ratio() -> None:
 
 def test_parts_stand_one_after_the_other() -> None:
     drawing = draw_parts(
-        "t", {"a": {"x": 1, "y": 2}, "b": {"y": 5}}, unit="GiB", limits={"a": 9}, notes={"a": "n"}
+        "t",
+        {"a": {"x": 1, "y": 2, "z": 3}, "b": {"y": 5}},
+        unit="GiB",
+        limits={"a": 9},
+        notes={"a": "n"},
     )
-    assert drawing.numbers == {"a, x": 1, "a, y": 2, "b, y": 5, "a, may be taken": 9}
+    assert drawing.numbers == {
+        "a, x": 1,
+        "a, y": 2,
+        "b, y": 5,
+        "a, z": 3,
+        "a, may be taken": 9,
+    }
     (ax,) = drawing.figure.axes
     spans = {(patch.get_x(), patch.get_width()) for patch in ax.patches}  # type: ignore[attr-defined]
-    assert spans == {(0, 1), (1, 2), (0, 5)}
+    assert spans == {(0, 1), (1, 2), (3, 3), (0, 5)}
 
 
 def test_a_drawing_is_a_picture_a_text_and_a_file_for_print(tmp_path: Path) -> None:
