@@ -41,7 +41,7 @@ def draw_bars(title: str, series: Series, *, unit: str, groups: str = "") -> Dra
             hatch=HATCHES[at],
             edgecolor="white",
             linewidth=0.5,
-            yerr=[[low for low, _ in spreads], [high for _, high in spreads]],
+            yerr=list(zip(*spreads, strict=True)) if any(map(any, spreads)) else None,
             error_kw={"elinewidth": 1.2, "capsize": 3, "ecolor": "black"},
         )
         for group, one in values.items():
