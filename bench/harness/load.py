@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 from dataclasses import fields
@@ -19,6 +20,7 @@ LOADS = Path(__file__).parents[1] / "loads"
 """The loads that ship."""
 
 _TITLE = "load file"
+_UNKNOWN = "unexpected_keyword_argument"
 
 Size = Annotated[str, Field(pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}$")]
 Positive = Annotated[float, Field(gt=0)]
@@ -148,7 +150,11 @@ def load_from_json(content: object, source: str) -> Load:
     except (TypeError, ValueError) as error:
         if not isinstance(error, ValidationError):  # a date, for example
             raise ConfigError(_TITLE, f"holds a value of no use: {error}", source=source) from error
-        first = error.errors()[0]
+        # A misspelt field is missing as well: what is unknown says more than what is not there.
+        first = min(
+            error.errors(),
+            key=lambda problem: problem["type"] != _UNKNOWN or len(problem["loc"]) > 1,
+        )
         names = [str(part) for part in first["loc"] if part not in ("closed", "poisson", "trace")]
         field, reason = ".".join(names), first["msg"].removeprefix("Value error, ")
         if first["type"] == "value_error":
@@ -160,13 +166,18 @@ def load_from_json(content: object, source: str) -> Load:
             reason,
             value=value if not isinstance(value, dict) else None,
             source=source,
-            remedy=_remedy(first["type"]),
+            remedy=_remedy(first["type"], field),
         ) from error
 
 
-def _remedy(kind: str) -> str:
-    if kind == "unexpected_keyword_argument":
-        return f"fields of a load are {', '.join(field.name for field in fields(Load))}"
+def _remedy(kind: str, field: str) -> str:
+    if kind == _UNKNOWN:
+        names = [field.name for field in fields(Load)]
+        near = difflib.get_close_matches(field, names, n=1)
+        guess = f"did you mean {near[0]}? " if near else ""
+        return f"{guess}fields of a load are {', '.join(names)}"
+    if kind == "string_pattern_mismatch":
+        return "write WIDTHxHEIGHT, for example 256x256"
     if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
         return "add it"
     return "see docs/benchmarking.md for the fields of a load"

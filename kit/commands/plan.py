@@ -48,11 +48,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     device.add_argument(
         "--memory",
-        type=int,
+        type=_bytes,
         metavar="BYTES",
         help="of each Hopper card, or of the host where devices is cpu",
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+
+
+def _bytes(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"give bytes as a whole number, 85899345920 for 80 GiB; got {text!r}"
+        ) from None
 
 
 def plan(args: argparse.Namespace, say: Say) -> int:

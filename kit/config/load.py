@@ -22,6 +22,7 @@ from kit.config.section import (
 from kit.errors import ConfigError
 
 _OVERRIDES_SOURCE = "--stage-overrides"
+_OVERRIDES_FORM = """write it as '{"0": {"max_num_seqs": 1}}', in single quotes in a shell"""
 
 
 def load_config(
@@ -71,8 +72,16 @@ def _read_overrides(overrides: str | Mapping[str, object] | None) -> Settings:
     settings: Settings = {}
     stages = as_mapping(overrides, _OVERRIDES_SOURCE, _OVERRIDES_SOURCE)
     for key, stage in stages.items():
+        if key != "0" and not str(key).isdecimal():
+            raise ConfigError(
+                "stage id",
+                "this pipeline has one stage, with id 0",
+                value=key,
+                source=_OVERRIDES_SOURCE,
+                remedy=f"settings stand below the stage's id: {_OVERRIDES_FORM}",
+            )
         check_stage_id(int(key) if key == "0" else key, "stage id", _OVERRIDES_SOURCE)
-        content = as_mapping(stage, f"stages[{key}]", _OVERRIDES_SOURCE)
+        content = as_mapping(stage, f"stages[{key}]", _OVERRIDES_SOURCE, _OVERRIDES_FORM)
         settings |= read_mapping(content, STAGE, _OVERRIDES_SOURCE)
     return settings
 
@@ -96,9 +105,9 @@ def _parse_json(text: str) -> Mapping[str, object]:
             f"is no valid JSON: {error}",
             value=text,
             source=_OVERRIDES_SOURCE,
-            remedy="""write it as '{"0": {"max_num_seqs": 1}}', in single quotes in a shell""",
+            remedy=_OVERRIDES_FORM,
         ) from error
-    return as_mapping(content, _OVERRIDES_SOURCE, _OVERRIDES_SOURCE)
+    return as_mapping(content, _OVERRIDES_SOURCE, _OVERRIDES_SOURCE, _OVERRIDES_FORM)
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -69,7 +69,12 @@ def check_stage_id(value: object, title: str, source: str) -> None:
         )
 
 
-def as_mapping(value: object, title: str, source: str) -> Mapping[str, object]:
+def as_mapping(
+    value: object,
+    title: str,
+    source: str,
+    remedy: str = "write one `name: value` per line below it",
+) -> Mapping[str, object]:
     """Return the value if it is a mapping; raises ConfigError otherwise."""
     if not isinstance(value, Mapping):
         raise ConfigError(
@@ -77,7 +82,7 @@ def as_mapping(value: object, title: str, source: str) -> Mapping[str, object]:
             "must be a mapping of names to values",
             value=value,
             source=source,
-            remedy="write one `name: value` per line below it",
+            remedy=remedy,
         )
     return value
 

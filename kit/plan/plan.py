@@ -15,7 +15,7 @@ from typing import Any
 from kit.attention.capabilities import resolve_kernel, resolve_page_size
 from kit.config.deploy import DeployConfig
 from kit.config.runnable import check_runnable
-from kit.errors import KitError, UnsupportedError
+from kit.errors import CheckpointError, KitError, UnsupportedError
 from kit.modelspec.config import PUBLISHED_CONFIG, ModelConfig, load_config_file
 from kit.modelspec.deployment import resolve_deployment
 from kit.modelspec.files import INDEX_NAME, SINGLE_NAME, CheckpointFiles
@@ -186,6 +186,11 @@ def _config_path(model: str | Path) -> Path:
     if str(model) == PUBLISHED and not Path(model).exists():
         return PUBLISHED_CONFIG
     path = Path(model)
+    if not path.exists():
+        raise CheckpointError(
+            f"MODEL: there is no file or folder {path}; name a checkpoint folder, a config.json, "
+            f"the hub id of a fetched checkpoint, or {PUBLISHED} for the published shape"
+        )
     return path if path.is_file() else path / "config.json"
 
 

@@ -15,6 +15,7 @@ from kit.kv.geometry import KVGeometry
 from kit.kv.manager import KVCacheManager
 from kit.modelspec.config import ModelConfig
 from kit.modelspec.footprint import (
+    ONE_RANK,
     ActivationBytes,
     Split,
     activation_bytes,
@@ -321,8 +322,12 @@ def _model_does_not_fit(
                 break
         except ConfigError:
             continue
-    if largest is None and config.stage.devices != "cpu":
-        remedy += _offload_hint(config)
+    if largest is None and config.stage.devices != "cpu" and split == ONE_RANK:
+        streamed = resident_weights(
+            model, _all_weights(model, precision, split), stream_layers=True, vae_waits=False
+        )
+        if sum(streamed.values()) < memory.free_bytes:
+            remedy += _offload_hint(config)
     works = f", the largest request works in {working}" if working else ""
     return ConfigError(
         "tensor_parallel_size",

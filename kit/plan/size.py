@@ -99,7 +99,12 @@ class SizePlanner:
         try:
             width, height = parse_size(text)
         except RequestError as error:
-            raise ConfigError("--size", str(error), value=text) from error
+            raise ConfigError(
+                "--size",
+                "is no size",
+                value=text,
+                remedy="write WIDTHxHEIGHT, for example 1024x1024; MODEL stands before --size",
+            ) from error
         if (height, width) not in {(bucket.height, bucket.width) for bucket in self.buckets}:
             raise ConfigError(
                 "--size",
