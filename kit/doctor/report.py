@@ -152,7 +152,8 @@ def _segments(checkpoint: Path) -> Check:
         errors += check_segments(model, mode, size, device="cpu", dtype=torch.float32)
     worst = max(error.relative_error for error in errors)
     detail = f"{len(errors)} segments, worst relative error {worst:.1e} (limit {RELATIVE_LIMIT:g})"
-    passed = all(error.passed for error in errors)
+    # Each by itself: NaN is below no limit.
+    passed = all(error.relative_error <= RELATIVE_LIMIT for error in errors)
     return _check("attention", passed, detail, segments=[asdict(error) for error in errors])
 
 
