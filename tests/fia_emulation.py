@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -250,11 +251,17 @@ def stub_torch_npu() -> ModuleType:
             library.impl(schema.partition("(")[0], function, "CPU")
         _LIBRARY.append(library)
     module = ModuleType("torch_npu")
+    module.__spec__ = ModuleSpec("torch_npu", None)
     module.__dict__["__version__"] = "0+emulated"
     for schema, _ in _OPERATORS:
         name = schema.partition("(")[0]
         setattr(module, name, getattr(torch.ops.npu, name))
     return module
+
+
+def installed() -> ModuleType:
+    """Return the module that imports find."""
+    return sys.modules["torch_npu"]
 
 
 def install(set_module: Callable[[Any, str, Any], None]) -> None:

@@ -4,43 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
+import npu_machine
 import pytest
+from npu_machine import GIB, LISTING
 
 from kit.errors import UnsupportedError
 from kit.platforms.ascend import AscendPlatform, import_torch_npu, parse_npus
 from kit.platforms.detect import open_platform, platform_name
 
-LISTING = """\
-\tTotal Count                    : 2
-
-\tNPU ID                         : 0
-\tProduct Name                   : some card
-\tChip Count                     : 1
-
-\tNPU ID                         : 5
-\tBoard ID                       : 0x02
-"""
-
 
 @pytest.fixture
 def two_npus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A driver that lists two NPUs and a torch_npu that sees them; returns who was waited for."""
-    command = tmp_path / "npu-smi"
-    command.write_text(f"#!/bin/sh\nprintf '%s' '{LISTING}'\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    waited: list[int] = []
-    module = ModuleType("torch_npu")
-    module.__dict__["npu"] = SimpleNamespace(
-        device_count=lambda: 2,
-        mem_get_info=lambda ordinal: (50 + ordinal, 64),
-        max_memory_allocated=lambda ordinal: 7 + ordinal,
-        synchronize=waited.append,
-    )
-    monkeypatch.setitem(sys.modules, "torch_npu", module)
-    return waited
+    return npu_machine.install(tmp_path, monkeypatch)
 
 
 def test_the_listing_of_the_driver_is_read() -> None:
@@ -54,7 +30,7 @@ def test_a_machine_with_npus_is_one(two_npus: list[int]) -> None:
     assert isinstance(platform, AscendPlatform)
     assert (platform.name, platform.compute_capability) == ("npu", None)
     memory = platform.memory()
-    assert (memory.free_bytes, memory.total_bytes) == (51, 64)
+    assert (memory.free_bytes, memory.total_bytes) == (61 * GIB, 64 * GIB)
     assert platform.peak_memory_bytes() == 8
     platform.synchronize()
     assert two_npus == [1]
