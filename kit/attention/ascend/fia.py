@@ -23,6 +23,9 @@ from kit.kv.store import PagedStore
 Form = Literal["TND", "BSH"]
 """How queries are handed over: those of all rows in a call, or a call for each row."""
 
+FORMS: tuple[Form, ...] = ("TND", "BSH")
+"""The better one first."""
+
 _FULL, _CAUSAL = 0, 3
 """sparse_mode: every key; keys up to the query's own, both counted from the last one."""
 

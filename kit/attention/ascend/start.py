@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from kit.attention.ascend.fia import FiaPaged, Form
+from kit.attention.ascend.fia import FORMS, FiaPaged
 from kit.attention.ascend.limits import PAGE_SIZE, check_heads, check_pool
 from kit.attention.ascend.operators import Operators
 from kit.attention.paged import PagedKV
@@ -27,8 +27,6 @@ RELATIVE_LIMIT = 2e-2
 # Past 512 keys; pages end inside prefix and target, and exactly between, and with the row.
 _LAYOUTS = (Layout(600, 1, (13, 11), 0), Layout(639, 1, (8, 16), 0), Layout(127, 1, (1, 2), 0))
 
-_FORMS: tuple[Form, ...] = ("TND", "BSH")
-
 logger = get_logger("attention")
 
 
@@ -41,7 +39,7 @@ def open_fia(operators: Operators, shape: KVShape, num_heads: int, num_pages: in
     check_heads(num_heads, shape.num_kv_heads, shape.head_dim)
     check_pool(num_pages, shape.num_kv_heads, shape.head_dim)
     failures: list[str] = []
-    for form in _FORMS:
+    for form in FORMS:
         kernel = FiaPaged(operators, num_heads, form)
         failure = self_test(kernel, shape, num_heads)
         if failure is None:
