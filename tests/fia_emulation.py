@@ -42,8 +42,8 @@ _WRITE = (
     "Tensor(b!) value_cache, Tensor slot_mapping, *, Tensor? compress_lens=None, "
     "Tensor? compress_seq_offsets=None, Tensor? seq_lens=None, str? cache_mode='PA_NZ') -> ()"
 )
-_RMS_NORM = "npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)"
-_SWIGLU = "npu_swiglu(Tensor self, int dim=-1) -> Tensor"
+_RMS_NORM = "npu_rms_norm(Tensor input, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)"
+_SWIGLU = "npu_swiglu(Tensor input, int dim=-1) -> Tensor"
 
 _USED = {
     "atten_mask",
@@ -239,6 +239,9 @@ _OPERATORS: tuple[tuple[str, Callable[..., Any]], ...] = (
     (_RMS_NORM, rms_norm),
     (_SWIGLU, swiglu),
 )
+SCHEMAS = tuple(schema for schema, _ in _OPERATORS)
+"""As torch-npu 2.13.0 has them; tools/npu_schemas.py compares."""
+
 _LIBRARY: list[torch.library.Library] = []
 
 
