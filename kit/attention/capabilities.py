@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
+from kit.attention.ascend.limits import FIA, HEAD_SIZES, PAGE_SIZE
 from kit.attention.cuda.build import (
     ComputeCapability,
     FlashBuild,
@@ -27,6 +29,9 @@ class PageRule:
     multiple: int
     """Every multiple of this many tokens is readable."""
 
+    largest: int | None = None
+    """None: no limit."""
+
 
 @dataclass(frozen=True)
 class Capability:
@@ -48,14 +53,13 @@ class Capability:
 
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     head_sizes: tuple[int, ...] | None = None
-    """The largest one is the limit; None: any."""
+    """None: any."""
+
+    pads_heads: bool = True
+    """A smaller head runs as the next larger size."""
 
 
 _NO_PAGE_TABLE = "scaled_dot_product_attention takes contiguous keys and no page table"
-_NOT_BUILT = "this version has no kernels for npu devices (not built yet); run on device cpu"
-
-_ASCEND_PAGES = PageRule(128, 128)
-"""Pages that Ascend's fused attention takes; for planning only, no kernel is built."""
 
 
 def capability(
@@ -76,15 +80,14 @@ def capability(
             f"diffusion_attention_backend {backend!r} on platform {platform!r}: this kit knows "
             f"{', '.join(BACKENDS)} on {', '.join(PLATFORMS)}"
         )
-    if platform == "npu":
-        pages = (lambda _: _ASCEND_PAGES) if is_planned and backend == "FLASH_ATTN" else None
-        return Capability(backend, platform, None, None, _NOT_BUILT, pages)
     if backend == "TORCH_SDPA":
         return Capability(backend, platform, "torch_sdpa", None, _NO_PAGE_TABLE)
+    if backend == "CUDNN_ATTN" and platform != "cuda":
+        reason = "cuDNN runs on NVIDIA GPUs only"
+        return Capability(backend, platform, None, None, reason)
+    if platform == "npu":
+        return _fia_on_ascend(is_planned)
     if platform == "cpu":
-        if backend == "CUDNN_ATTN":
-            reason = "cuDNN runs on NVIDIA GPUs only"
-            return Capability(backend, platform, None, None, reason)
         kernel = "cpu_reference"
         return Capability(backend, platform, kernel, kernel, "", lambda _: PageRule(32, 1))
     if backend == "CUDNN_ATTN":
@@ -115,10 +118,11 @@ def resolve_kernel(
     kernel = entry.paged_kernel if kv_mode == "paged_scheduler" else entry.dense_kernel
     if kernel is None:
         raise UnsupportedError(_refusal(entry, kv_mode, compute_capability, is_planned))
-    if entry.head_sizes is not None and head_dim > entry.head_sizes[-1]:
+    sizes = entry.head_sizes
+    if sizes is not None and (head_dim > sizes[-1] or not (entry.pads_heads or head_dim in sizes)):
         raise UnsupportedError(
             f"diffusion_attention_backend {backend}: {kernel} has no head size {head_dim}, built "
-            f"are {', '.join(map(str, entry.head_sizes))}; use TORCH_SDPA with dense_legacy"
+            f"are {', '.join(map(str, sizes))}; use TORCH_SDPA with dense_legacy"
         )
     if dtype not in entry.dtypes:
         raise ConfigError(
@@ -150,15 +154,34 @@ def resolve_page_size(
     if requested is None:
         return rule.default
     strict = isinstance(requested, int) and not isinstance(requested, bool)
-    if not strict or requested < 1 or requested % rule.multiple:
+    largest = requested if rule.largest is None else rule.largest
+    if not strict or not 1 <= requested <= largest or requested % rule.multiple:
+        limit = "" if rule.largest is None else f" up to {rule.largest}"
         raise ConfigError(
             "diffusion_kv_page_size",
-            f"page sizes of {entry.paged_kernel or backend} at head size {head_dim} are the "
-            f"positive multiples of {rule.multiple}",
+            f"page sizes of {entry.paged_kernel} at head size {head_dim} are the "
+            f"positive multiples of {rule.multiple}{limit}",
             value=requested,
             remedy=f"leave it out for {rule.default}",
         )
     return requested
+
+
+def _fia_on_ascend(is_planned: bool) -> Capability:
+    if not is_planned and find_spec("torch_npu") is None:
+        reason = "torch-npu is not installed (no module torch_npu)"
+        return Capability("FLASH_ATTN", "npu", None, None, reason)
+    return Capability(
+        "FLASH_ATTN",
+        "npu",
+        None,
+        FIA,
+        "its kernel reads pages only",
+        lambda _: PageRule(PAGE_SIZE, PAGE_SIZE, PAGE_SIZE),
+        ("bfloat16",),
+        HEAD_SIZES,
+        pads_heads=False,
+    )
 
 
 def _flash_on_cuda(build: FlashBuild | NoFlashBuild) -> Capability:

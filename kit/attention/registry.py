@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from kit.attention import reference
+from kit.attention.ascend.limits import FIA
 from kit.attention.base import KVBackend
 from kit.attention.capabilities import resolve_kernel, resolve_page_size
 from kit.attention.cuda.build import ComputeCapability, FlashBuild, find_flash_build
@@ -76,8 +77,8 @@ def create_backend(
         requested=page_size,
         compute_capability=capability,
     )
-    store = PagedStore(shape, num_pages, size)
-    return PagedKV(name, store, _paged_kernel(kernel, capability, longest_row(model)))
+    paged = _paged_kernel(kernel, capability, model, shape, num_pages)
+    return PagedKV(name, PagedStore(shape, num_pages, size), paged)
 
 
 def _dense_kernel(name: str, capability: ComputeCapability | None) -> DenseKernel:
@@ -88,13 +89,25 @@ def _dense_kernel(name: str, capability: ComputeCapability | None) -> DenseKerne
     return FlashDense(_flash_build(name, capability))
 
 
-def _paged_kernel(name: str, capability: ComputeCapability | None, longest: int) -> PagedKernel:
+def _paged_kernel(
+    name: str,
+    capability: ComputeCapability | None,
+    model: ModelConfig,
+    shape: KVShape,
+    num_pages: int,
+) -> PagedKernel:
+    # Imported where they run: torch-npu is installed beside NPUs only, Triton comes with CUDA
+    # builds of torch only.
     if name == reference.NAME:
         return PagedReference()
-    # Imported where it runs: Triton comes with CUDA builds of torch only.
+    if name == FIA:
+        from kit.attention.ascend.operators import load_operators
+        from kit.attention.ascend.start import open_fia
+
+        return open_fia(load_operators(), shape, model.num_attention_heads, num_pages)
     from kit.attention.cuda.flash import FlashPaged
 
-    return FlashPaged(_flash_build(name, capability), longest)
+    return FlashPaged(_flash_build(name, capability), longest_row(model))
 
 
 def _flash_build(name: str, capability: ComputeCapability | None) -> FlashBuild:

@@ -121,7 +121,7 @@ class StageConfig(_Frozen):
 
     enforce_eager: bool = True
     """false: on CUDA, later steps are captured in graphs and replayed; on the CPU it changes
-    nothing and is warned about."""
+    nothing and is warned about, on an NPU it is refused."""
 
     devices: DeviceList = "cpu"
     """`cpu`, or the accelerator ids of the ranks as a comma list, as many as there are ranks."""

@@ -15,13 +15,16 @@ from kit.attention.capabilities import resolve_page_size
 from kit.checkpoint.shipped import GOLDEN_CHECKPOINT
 from kit.config.deploy import KVMode
 from kit.doctor.golden import FLOAT32_LIMIT, PIXEL_LIMIT, run_golden
+from kit.doctor.npu import OPERATOR_LIMIT, examine_npu
 from kit.doctor.segments import RELATIVE_LIMIT, check_segments
 from kit.errors import KitError
 from kit.modelspec.config import load_generation_config, load_model_config
 from kit.modelspec.files import CheckpointFiles
 from kit.modelspec.footprint import FLOAT32_BYTES, activation_bytes, weight_bytes
 from kit.modelspec.tensors import check_tensors
+from kit.platforms.ascend import AscendPlatform
 from kit.platforms.cpu import CpuPlatform
+from kit.platforms.detect import platform_name
 from kit.telemetry.environment import capture_environment
 from kit.tokenizer.template import supported_sizes
 from kit.tokenizer.tokenizer import Tokenizer
@@ -66,7 +69,8 @@ class Report:
 
 def run_doctor(checkpoint: Path) -> Report:
     """Run every check; a check that fails is an answer, not an error."""
-    checks = [_attempt(name, check, checkpoint) for name, check in _CHECKS.items()]
+    chosen = _CHECKS | (_NPU_CHECKS if platform_name() == "npu" else {})
+    checks = [_attempt(name, check, checkpoint) for name, check in chosen.items()]
     return Report(str(checkpoint), asdict(capture_environment()), tuple(checks))
 
 
@@ -152,8 +156,26 @@ def _segments(checkpoint: Path) -> Check:
         errors += check_segments(model, mode, size, device="cpu", dtype=torch.float32)
     worst = max(error.relative_error for error in errors)
     detail = f"{len(errors)} segments, worst relative error {worst:.1e} (limit {RELATIVE_LIMIT:g})"
-    passed = all(error.passed for error in errors)
+    # Each by itself: NaN is below no limit.
+    passed = all(error.relative_error <= RELATIVE_LIMIT for error in errors)
     return _check("attention", passed, detail, segments=[asdict(error) for error in errors])
+
+
+def _npu(checkpoint: Path) -> Check:
+    platform = AscendPlatform(0)
+    memory = platform.memory()
+    try:
+        report = examine_npu(load_model_config(checkpoint), torch.device("npu", platform.ordinal))
+    except RuntimeError as error:  # the device's own refusal
+        return _check("npu", False, f"refused: {error}", error=type(error).__name__)
+    free, total = memory.free_bytes / 2**30, memory.total_bytes / 2**30
+    forms = ", ".join(f"{form} {problem or 'passed'}" for form, problem in report.forms.items())
+    errors = ", ".join(f"{name} off by {error:.1e}" for name, error in report.operators.items())
+    detail = (
+        f"{report.version}, {free:.2f} of {total:.2f} GiB free; attention over pages at heads "
+        f"{report.heads}: {forms}; {errors} (limit {OPERATOR_LIMIT:g})"
+    )
+    return _check("npu", report.passed, detail, **asdict(report))
 
 
 def _list(values: Iterable[float]) -> str:
@@ -167,3 +189,6 @@ _CHECKS: dict[str, Callable[[Path], Check]] = {
     "golden case": _golden,
     "attention": _segments,
 }
+
+_NPU_CHECKS: dict[str, Callable[[Path], Check]] = {"npu": _npu}
+"""Where the driver lists an NPU."""

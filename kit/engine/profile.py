@@ -10,7 +10,7 @@ from kit.executor.inline import InlineExecutor
 from kit.messages import RunRequest
 from kit.modelspec.config import ModelConfig
 from kit.plan.rank import profiled_shape
-from kit.platforms.cuda import CudaPlatform
+from kit.platforms.detect import open_platform
 from kit.request import ResolvedSampling
 from kit.telemetry.log import get_logger
 from kit.tokenizer.buckets import Bucket
@@ -45,7 +45,7 @@ def profile_largest(
         )
         return
     pool = "kv_cache_memory_bytes" if config.stage.kv_cache_memory_bytes else "page pool"
-    memory = CudaPlatform(config.stage.device_ids[0]).memory()
+    memory = open_platform(config.stage.device_ids).memory()
     allowed = memory.allowed_bytes(config.stage.gpu_memory_utilization)
     try:
         result = executor.run(request, lambda _: None, lambda: False)

@@ -47,6 +47,8 @@ def plan_worker(
         head_dim=model.attention_head_dim,
         compute_capability=platform.compute_capability,
     )
+    if platform.name == "npu":
+        _check_on_npu(config)
     use_graphs = platform.name == "cuda" and not stage.enforce_eager
     if use_graphs:
         _check_graphs(config, precision.dtype)
@@ -85,6 +87,22 @@ def plan_worker(
     if rank.host_weight_bytes:
         _check_offload(config, rank.host_weight_bytes)
     return StartPlan(worker, rank.kv)
+
+
+def _check_on_npu(config: DeployConfig) -> None:
+    for name, refused in (
+        ("enforce_eager", False),
+        ("enable_layerwise_offload", True),
+        ("enable_cpu_offload", True),
+    ):
+        if getattr(config.stage, name) is refused:
+            raise ConfigError(
+                name,
+                "graphs and offload run on NVIDIA cards only, and devices names an NPU",
+                value=refused,
+                source=config.provenance[f"stage.{name}"],
+                remedy=f"set it to {str(not refused).lower()}",
+            )
 
 
 def _check_offload(config: DeployConfig, host_bytes: int) -> None:

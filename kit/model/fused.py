@@ -1,7 +1,7 @@
-"""The one place that decides whether a model runs the kit's Triton kernels.
+"""The one place that decides whether a model runs the kit's Triton kernels, or an NPU's operators.
 
 They have no derivatives, and Triton comes with CUDA builds of torch only: so they are chosen when a
-model is loaded to run on a card, and imported where they run.
+model is loaded to run on a device, and imported where they run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ ExpertLayer = Literal["grouped", "loop"]
 
 
 def use_fused_kernels(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Have norms and expert layers of a model on a card run in kernels; elsewhere do nothing."""
+    """Have norms and expert layers of a model on a device run in kernels; on the CPU do nothing."""
+    if device.type == "npu":
+        from kit.model.npu import load_model_operators, use_npu_operators
+
+        use_npu_operators(model, load_model_operators())
+        return
     for part in model.modules():
         if isinstance(part, RMSNorm | GroupNorm):
             part.fused = device.type == "cuda"

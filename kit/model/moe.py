@@ -6,12 +6,15 @@ k experts per token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+Gate = Callable[[Tensor], Tensor]
+"""Of both halves [N, 2I], in the order of the weight's; returns [N, I]."""
 
 
 class Router(nn.Module):
@@ -40,10 +43,11 @@ class GatedMLP(nn.Module):
         super().__init__()
         self.gate_and_up_proj = nn.Linear(hidden_size, 2 * width, bias=False)
         self.down_proj = nn.Linear(width, hidden_size, bias=False)
+        self.gate: Gate = gate_second
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [N, H] to [N, H]."""
-        return gated_mlp(x, self.gate_and_up_proj.weight, self.down_proj.weight)
+        return gated_mlp(x, self.gate_and_up_proj.weight, self.down_proj.weight, self.gate)
 
 
 class Experts(nn.Module):
@@ -53,6 +57,7 @@ class Experts(nn.Module):
         super().__init__()
         self.gate_and_up_proj = nn.Parameter(torch.empty(num_experts, 2 * width, hidden_size))
         self.down_proj = nn.Parameter(torch.empty(num_experts, hidden_size, width))
+        self.gate: Gate = gate_second
 
     def forward(self, tokens: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
         """Return sum_k weights * expert(token), float32 [N, H].
@@ -74,7 +79,7 @@ class Experts(nn.Module):
                 continue
             chosen = token_of_pair[start:end]
             x = tokens.index_select(0, chosen)
-            y = gated_mlp(x, self.gate_and_up_proj[expert], self.down_proj[expert])
+            y = gated_mlp(x, self.gate_and_up_proj[expert], self.down_proj[expert], self.gate)
             total.index_add_(0, chosen, y.float() * weight_of_pair[start:end])
         return total
 
@@ -119,10 +124,15 @@ class MoE(nn.Module):
         )
 
 
-def gated_mlp(x: Tensor, gate_and_up: Tensor, down: Tensor) -> Tensor:
-    """Return down(first * silu(second)) of [N, H], weights [2I, H] and [H, I].
+def gate_second(x: Tensor) -> Tensor:
+    """Return first * silu(second) of the halves of [N, 2I].
 
-    The *second* half of gate_and_up is the gate: against the usual order, and the tensor's name.
+    The *second* half is the gate: against the usual order, and the name gate_and_up.
     """
-    first, second = F.linear(x, gate_and_up).chunk(2, dim=-1)
-    return F.linear(first * F.silu(second), down)
+    first, second = x.chunk(2, dim=-1)
+    return first * F.silu(second)
+
+
+def gated_mlp(x: Tensor, gate_and_up: Tensor, down: Tensor, gate: Gate = gate_second) -> Tensor:
+    """Return down(gate(gate_and_up(x))) of [N, H], weights [2I, H] and [H, I]."""
+    return F.linear(gate(F.linear(x, gate_and_up)), down)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from kit.config.deploy import DeployConfig
 from kit.errors import ConfigError, UnsupportedError
@@ -16,11 +16,14 @@ _MIB = 1 << 20
 _HOPPER = (9, 0)
 
 
+PlatformName = Literal["cpu", "cuda", "npu"]
+
+
 @dataclass(frozen=True)
 class Card:
     """An accelerator as its vendor sells it."""
 
-    platform: Literal["cuda", "npu"]
+    platform: PlatformName
     total_bytes: int
     """As the driver reports it, all of it free."""
 
@@ -45,7 +48,7 @@ class Device:
     """What a rank runs on, as far as memory and kernels depend on it."""
 
     name: str
-    platform: Literal["cpu", "cuda", "npu"]
+    platform: PlatformName
     memory: Memory
     compute_capability: tuple[int, int] | None
     is_planned: bool
@@ -107,7 +110,8 @@ def choose_device(
             remedy=f"name the card with --card ({', '.join(CARDS)}) or give --memory",
         ) from error
     name = f"{platform.name}:{config.stage.devices}"
-    return Device(name, "cuda", platform.memory(), platform.compute_capability, is_planned=False)
+    kind = cast(PlatformName, platform.name)
+    return Device(name, kind, platform.memory(), platform.compute_capability, is_planned=False)
 
 
 def _host(config: DeployConfig, card: str | None, memory_bytes: int | None) -> Device:

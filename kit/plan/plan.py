@@ -1,8 +1,7 @@
 """A plan: the memory and the capacity of a deployment, with nothing loaded.
 
 Bytes are those of one rank. A plan of one rank on this machine decides as a start does; for
-several ranks, and for Ascend, it is arithmetic over the published split, as this build starts
-neither.
+several ranks it is arithmetic over the published split, as this build starts none of them.
 """
 
 from __future__ import annotations

@@ -118,7 +118,8 @@ def choose_precision(config: DeployConfig, platform: str) -> Precision:
         # float32: the reference kernel computes in it, and bfloat16 is slower on most CPUs.
         wants = "float32" if platform == "cpu" else "bfloat16"
     is_card = platform != "cpu" and wants == "bfloat16"
-    return Precision(wants, "float16" if is_card else "float32", use_fused=is_card)
+    use_fused = is_card and platform == "cuda"
+    return Precision(wants, "float16" if is_card else "float32", use_fused=use_fused)
 
 
 def split_of(config: DeployConfig) -> Split:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kit.platforms.ascend import AscendPlatform, listed_npus
 from kit.platforms.base import Platform
 from kit.platforms.cpu import CpuPlatform
 from kit.platforms.cuda import CudaPlatform, visible_gpus
@@ -9,7 +10,9 @@ from kit.platforms.cuda import CudaPlatform, visible_gpus
 
 def platform_name() -> str:
     """Return the name of the `platforms:` section that applies on this machine."""
-    return "cuda" if visible_gpus() else "cpu"
+    if visible_gpus():
+        return "cuda"
+    return "npu" if listed_npus() else "cpu"
 
 
 def open_platform(device_ids: tuple[int, ...]) -> Platform:
@@ -17,4 +20,8 @@ def open_platform(device_ids: tuple[int, ...]) -> Platform:
 
     Raises UnsupportedError when there is no such accelerator.
     """
-    return CudaPlatform(device_ids[0]) if device_ids else CpuPlatform()
+    if not device_ids:
+        return CpuPlatform()
+    if platform_name() == "npu":
+        return AscendPlatform(device_ids[0])
+    return CudaPlatform(device_ids[0])

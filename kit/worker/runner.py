@@ -43,8 +43,11 @@ class ModelRunner:
     def __init__(self, config: WorkerConfig) -> None:
         """Load everything; raises CheckpointError, UnsupportedError or ConfigError."""
         started = time.perf_counter()
-        folder, device = Path(config.model_path), torch.device(config.device)
-        self._platform: Platform = open_platform(() if device.index is None else (device.index,))
+        folder = Path(config.model_path)
+        _, _, ordinal = config.device.partition(":")
+        # First: torch knows no device called npu before torch-npu is imported.
+        self._platform: Platform = open_platform((int(ordinal),) if ordinal else ())
+        device = torch.device(config.device)
         prepare_device(device)
         dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
         model_config = load_model_config(folder)
@@ -183,6 +186,10 @@ class ModelRunner:
 
 def prepare_device(device: torch.device) -> None:
     """Make float32 mean float32 on a card: torch lets convolutions round to 10 bits by default."""
+    if device.type == "npu":
+        npu = torch.get_device_module(device)
+        npu.set_device(device)
+        npu.conv.allow_hf32 = npu.matmul.allow_hf32 = False
     if device.type == "cuda":
         torch.cuda.set_device(device)
         torch.backends.cudnn.allow_tf32 = False

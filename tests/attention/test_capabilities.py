@@ -87,7 +87,10 @@ def test_kernels_of_a_hopper_card(backend: str, kv_mode: KVMode, name: str) -> N
         ("TORCH_SDPA", "cpu", "paged_scheduler", "no page table; use FLASH_ATTN"),
         ("CUDNN_ATTN", "cpu", "paged_scheduler", "NVIDIA GPUs only; use FLASH_ATTN"),
         ("CUDNN_ATTN", "cpu", "dense_legacy", "NVIDIA GPUs only; use FLASH_ATTN or TORCH_SDPA"),
-        ("FLASH_ATTN", "npu", "paged_scheduler", r"npu devices \(not built yet\)"),
+        ("FLASH_ATTN", "npu", "paged_scheduler", r"torch-npu is not installed"),
+        ("FLASH_ATTN", "npu", "dense_legacy", r"torch-npu is not installed.*; use TORCH_SDPA"),
+        ("CUDNN_ATTN", "npu", "dense_legacy", "NVIDIA GPUs only; use TORCH_SDPA"),
+        ("TORCH_SDPA", "npu", "paged_scheduler", "no page table$"),
         # Nothing is installed here: what a card of this capability would need is named.
         ("FLASH_ATTN", "cuda", "paged_scheduler", "no module flash_attn_interface"),
         (
@@ -212,7 +215,11 @@ def test_pages_of_a_device_that_is_elsewhere(
     """Whatever is installed here: nothing of FlashAttention is."""
     planned = {"head_dim": 128, "compute_capability": capability_of_card, "is_planned": True}
     assert page_size(None, platform, **planned) == size
-    assert page_size(2 * size, platform, **planned) == 2 * size
+    if platform == "npu":
+        with pytest.raises(ConfigError, match=r"positive multiples of 128 up to 128 \(got 256\)"):
+            page_size(256, platform, **planned)
+    else:
+        assert page_size(2 * size, platform, **planned) == 2 * size
     if platform != "cpu":
         with pytest.raises(ConfigError, match=f"positive multiples of {size}"):
             page_size(size + 1, platform, **planned)
@@ -221,3 +228,24 @@ def test_pages_of_a_device_that_is_elsewhere(
 def test_a_planned_card_that_is_too_old_has_no_kernel() -> None:
     with pytest.raises(UnsupportedError, match=r"needs at least 8\.0; use TORCH_SDPA"):
         kernel("FLASH_ATTN", "cuda", "dense_legacy", compute_capability=(7, 5), is_planned=True)
+
+
+@pytest.fixture
+def torch_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something called torch_npu, found but never imported."""
+    (tmp_path / "torch_npu.py").write_text("raise AssertionError('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("torch_npu")
+def test_kernels_of_an_npu() -> None:
+    assert kernel("FLASH_ATTN", "npu", "paged_scheduler") == "ascend_fia"
+    assert kernel("TORCH_SDPA", "npu", "dense_legacy") == "torch_sdpa"
+    with pytest.raises(UnsupportedError, match="reads pages only; use TORCH_SDPA"):
+        kernel("FLASH_ATTN", "npu", "dense_legacy")
+    # Flash on a card runs these as the next larger size, an NPU does not.
+    for head_dim in (32, 96, 192):
+        with pytest.raises(UnsupportedError, match=f"no head size {head_dim}, built are 64, 128"):
+            kernel("FLASH_ATTN", "npu", "paged_scheduler", head_dim=head_dim)
+    with pytest.raises(ConfigError, match="takes bfloat16"):
+        kernel("FLASH_ATTN", "npu", "paged_scheduler", dtype="float32")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.attention.ascend import limits
 from kit.attention.capabilities import resolve_page_size
 from kit.attention.cuda.build import FLASH_3_TILES
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
@@ -77,6 +78,9 @@ LIMITS = {
     "page size on Hopper cards": f"multiples of {card_pages(128, (9, 0))} tokens at head size "
     f"128, {card_pages(64, (9, 0))} at 64",
     "page size on other NVIDIA cards": f"multiples of {card_pages(128, (8, 0))} tokens",
+    "page size on Ascend NPUs": f"{limits.PAGE_SIZE} tokens",
+    "head sizes on Ascend NPUs": ", ".join(map(str, limits.HEAD_SIZES)),
+    "query tokens of one attention call on Ascend NPUs": f"{limits.MAX_QUERIES}",
     "head sizes of FlashAttention 3": ", ".join(map(str, FLASH_3_TILES)),
     "architectures": ", ".join(SUPPORTED_ARCHITECTURES),
 }

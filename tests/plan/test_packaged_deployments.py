@@ -86,11 +86,10 @@ def test_the_file_of_the_cpu_is_planned_for_the_published_shape() -> None:
     assert (planned.fits, planned.start_refusal, planned.kernel) == (True, None, "cpu_reference")
 
 
-def test_one_npu_is_planned_and_refused_by_name() -> None:
+def test_one_npu_is_planned_with_its_kernel() -> None:
     one = {"0": {"devices": "0", "tensor_parallel_size": 1}}
     planned = plan_deployment(
         DEFAULT_CHECKPOINT, "hunyuan_image3_ascend", card="ASCEND-910B", stage_overrides=one
     )
-    assert planned.fits
-    assert planned.start_refusal is not None
-    assert "no kernels for npu devices" in planned.start_refusal
+    assert (planned.fits, planned.start_refusal) == (True, None)
+    assert (planned.kernel, planned.page_size, planned.vae_dtype) == ("ascend_fia", 128, "float16")

@@ -166,9 +166,9 @@ def test_the_page_size_follows_the_card() -> None:
     assert sizes == {"H200": 176, "b200": 256, "H20": 176}
 
 
-def test_ascend_is_planned_and_its_start_refused_by_name() -> None:
+def test_ascend_is_planned() -> None:
     planned = plan("hunyuan_image3_ascend", card="ascend-910b")
-    assert (planned.page_size, planned.kernel) == (128, None)
+    assert (planned.page_size, planned.kernel) == (128, "ascend_fia")
     assert planned.fits
     one = {"0": {"devices": "0", "tensor_parallel_size": 1}}
     with pytest.raises(ConfigError, match="tensor_parallel_size: the weights of a rank take"):

@@ -1,0 +1,83 @@
+"""Ascend NPUs: whether there are some, without torch, and what torch-npu says of one.
+
+Written from documents and never run on an NPU; see docs/ascend.md.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+from kit.errors import UnsupportedError
+from kit.platforms.memory import CardMemory
+from kit.telemetry.environment import command_output
+
+_LISTED = re.compile(r"^\s*NPU ID\s*:\s*(\d+)\s*$", re.MULTILINE)
+
+
+class AscendPlatform:
+    """A Platform: one NPU."""
+
+    name = "npu"
+    compute_capability = None
+
+    def __init__(self, ordinal: int) -> None:
+        """`ordinal` counts the NPUs that this process may see.
+
+        Raises UnsupportedError when there is none of this number, or torch-npu does not load.
+        """
+        self.ordinal = ordinal
+        count = int(self._npu.device_count())
+        if ordinal >= count:
+            raise UnsupportedError(
+                f"stages[0].devices: there is no accelerator {ordinal}; this process sees {count} "
+                "NPUs (ASCEND_RT_VISIBLE_DEVICES hides others). Name another, or set devices: cpu"
+            )
+
+    def memory(self) -> CardMemory:
+        """As the driver says now."""
+        free, total = self._npu.mem_get_info(self.ordinal)
+        return CardMemory(int(total), int(free))
+
+    def peak_memory_bytes(self) -> int:
+        """Most bytes that tensors of this process took together."""
+        return int(self._npu.max_memory_allocated(self.ordinal))
+
+    def synchronize(self) -> None:
+        """Wait for the NPU."""
+        self._npu.synchronize(self.ordinal)
+
+    @cached_property
+    def _npu(self) -> Any:
+        return import_torch_npu().npu
+
+
+def listed_npus() -> tuple[int, ...]:
+    """Return the ids that npu-smi lists; () without a driver."""
+    return parse_npus(command_output(["npu-smi", "info", "-l"]) or "")
+
+
+def parse_npus(text: str) -> tuple[int, ...]:
+    """Read npu-smi's list of ids; lines of another form are left out."""
+    return tuple(int(number) for number in _LISTED.findall(text))
+
+
+def import_torch_npu() -> Any:
+    """Return the module torch_npu, which also gives torch its devices called npu.
+
+    By name and late: nothing else of the kit needs it. Raises UnsupportedError with the reason.
+    """
+    try:
+        return import_module("torch_npu")
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            f"torch-npu is not installed ({error}); install the version for this torch and CANN"
+        ) from error
+    except (ImportError, OSError, RuntimeError) as error:
+        # It loads CANN's libraries: an older CANN, or none, ends here.
+        raise UnsupportedError(
+            f"torch-npu is installed and does not load ({error}); install the CANN that its table "
+            "of versions names, and source its set_env.sh"
+        ) from error

@@ -1,0 +1,55 @@
+"""What an NPU says of itself through a stand-in for torch-npu; nothing here ran on an NPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import npu_machine
+import pytest
+from npu_machine import GIB, LISTING
+
+from kit.errors import UnsupportedError
+from kit.platforms.ascend import AscendPlatform, import_torch_npu, parse_npus
+from kit.platforms.detect import open_platform, platform_name
+
+
+@pytest.fixture
+def two_npus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    return npu_machine.install(tmp_path, monkeypatch)
+
+
+def test_the_listing_of_the_driver_is_read() -> None:
+    assert parse_npus(LISTING) == (0, 5)
+    assert parse_npus("Error: no driver") == ()
+
+
+def test_a_machine_with_npus_is_one(two_npus: list[int]) -> None:
+    assert platform_name() == "npu"
+    platform = open_platform((1,))
+    assert isinstance(platform, AscendPlatform)
+    assert (platform.name, platform.compute_capability) == ("npu", None)
+    memory = platform.memory()
+    assert (memory.free_bytes, memory.total_bytes) == (61 * GIB, 64 * GIB)
+    assert platform.peak_memory_bytes() == 8
+    platform.synchronize()
+    assert two_npus == [1]
+
+
+@pytest.mark.usefixtures("two_npus")
+def test_an_npu_that_is_not_there_is_refused_with_what_there_is() -> None:
+    with pytest.raises(UnsupportedError, match=r"no accelerator 2; this process sees 2 NPUs"):
+        open_platform((2,))
+
+
+def test_a_torch_npu_that_cannot_load_is_told_from_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch_npu", None)
+    with pytest.raises(UnsupportedError, match="torch-npu is not installed"):
+        import_torch_npu()
+    monkeypatch.delitem(sys.modules, "torch_npu")
+    (tmp_path / "torch_npu.py").write_text("raise ImportError('libhccl.so: no such file')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UnsupportedError, match=r"does not load \(libhccl.so.*install the CANN"):
+        import_torch_npu()
