@@ -68,6 +68,26 @@ def test_compare_is_hidden_with_a_reason_when_memory_is_short() -> None:
     assert "2.0 GiB of memory, 2.0 GiB are free" in notice
 
 
+_TWO_WRITERS = """
+import sys, threading
+from kit.cli import _note
+
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=lambda: [_note("x" * 40) for _ in range(2000)]) for _ in "12"]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_lines_of_two_servers_do_not_run_together() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _TWO_WRITERS], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.splitlines() == ["x" * 40] * 4000
+
+
 _BUILD = """
 import sys
 
