@@ -133,10 +133,10 @@ def _servers(
         children.append(start("paged", ports[0], PAGED, note))
     if notice:
         note(f"note: {notice}")
-        return Servers(children[0].url, None, key, notice)
+        return Servers(children[0].url, None, key, notice, children=tuple(children))
     with held_signals():
         children.append(start("dense", ports[1], DENSE, note))
-    return Servers(children[0].url, children[1].url, key)
+    return Servers(children[0].url, children[1].url, key, children=tuple(children))
 
 
 def _page_listener(host: str, given: int | None) -> socket.socket:

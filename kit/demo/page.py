@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gradio as gr
 from fastapi import FastAPI
@@ -20,6 +20,7 @@ from kit.demo.compare_tab import CompareTab, page_key
 from kit.demo.create_tab import CreateTab
 from kit.demo.deployment_tab import DeploymentTab
 from kit.demo.desk import Desk
+from kit.demo.feed import ServerFeed
 from kit.demo.pages_tab import PagesTab
 from kit.demo.theme import THEME
 from kit.demo.words import say_state
@@ -41,6 +42,17 @@ class _Known:
     states: str = ""
     info: Info | None = None
     """What its forms offer; None before a server said anything."""
+
+    can_ask: tuple[bool, ...] = ()
+    """For each start button, whether the servers that it needs answer."""
+
+
+class _Asking(NamedTuple):
+    """A start button, the name of what it draws on a browser page, the servers that it needs."""
+
+    start: gr.Button
+    key: Callable[[str], str]
+    needed: list[ServerFeed]
 
 
 def build_app(desk: Desk) -> FastAPI:
@@ -96,11 +108,13 @@ def build_blocks(desk: Desk) -> gr.Blocks:
             with gr.Tab("Create", id="create") as create_item:
                 create = CreateTab(desk)
             forms = [create.form]
+            asking = [_Asking(create.start, str, [desk.main])]
             quiet = [create_item]
             if desk.other is not None:
                 with gr.Tab("Compare", id="compare") as compare_item:
                     compare = CompareTab(desk, desk.other)
                 forms.append(compare.form)
+                asking.append(_Asking(compare.start, page_key, desk.feeds))
                 quiet.append(compare_item)
             with gr.Tab("Pages", id="pages") as pages_item:
                 pages = PagesTab(desk)
@@ -118,7 +132,7 @@ def build_blocks(desk: Desk) -> gr.Blocks:
         known = gr.State(_Known())
         offered = [field for form in forms for field in form.offered]
 
-        def look(known_now: _Known, *values: Any) -> dict[Any, Any]:
+        def look(request: gr.Request, known_now: _Known, *values: Any) -> dict[Any, Any]:
             states, info = _states(desk), desk.main.info
             updates: dict[Any, Any] = {}
             if states != known_now.states:
@@ -129,13 +143,27 @@ def build_blocks(desk: Desk) -> gr.Blocks:
                 for form in forms:
                     shown = [next(left) for _ in form.offered]
                     updates |= form.offer(info, known_now.info, shown)
-            updates[known] = _Known(states, info or known_now.info)
+            can_ask = tuple(all(feed.answers for feed in needed) for _, _, needed in asking)
+            if can_ask != known_now.can_ask:
+                session = str(request.session_hash)
+                for (start, key, _), possible in zip(asking, can_ask, strict=True):
+                    # What is drawn holds its button, and looks again at its end.
+                    if not desk.drawings.is_running(key(session)):
+                        updates[start] = gr.update(interactive=possible)
+            updates[known] = _Known(states, info or known_now.info, can_ask)
             return updates
 
         gr.Timer(_STATE_INTERVAL_S).tick(
             look,
             [known, *offered],
-            [state, known, create.reference, *offered, *(form.examples for form in forms)],
+            [
+                state,
+                known,
+                create.reference,
+                *offered,
+                *(form.examples for form in forms),
+                *(start for start, _, _ in asking),
+            ],
             show_progress="hidden",
             concurrency_limit=None,
         )

@@ -6,13 +6,15 @@ import contextlib
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
 from kit.cli import main
 from kit.commands.demo import DEFAULT_PORT, DEFAULT_SERVER_PORT, compare_notice
-from kit.demo.children import SERVER_BYTES
+from kit.demo.children import SERVER_BYTES, start, stop
 
 DEMO = Path(__file__).parents[2] / "kit" / "demo"
 
@@ -93,6 +95,20 @@ def test_compare_is_hidden_with_a_reason_when_memory_is_short() -> None:
     notice = compare_notice(2 * SERVER_BYTES - 1)
     assert "Compare is hidden" in notice
     assert "2.0 GiB of memory, 2.0 GiB are free" in notice
+
+
+def test_a_server_that_ends_by_itself_is_said_to_stay_away() -> None:
+    ended, stopped = Queue[str](), Queue[str]()
+    start("paged", 0, ("--no-such-flag",), ended.put)
+    stop([start("dense", 0, (), stopped.put)])
+    line = ""
+    while "ended" not in line:
+        line = ended.get(timeout=60)
+    assert line.startswith("paged | ended with code 2; the demo does not start it again")
+    for thread in threading.enumerate():
+        if thread.name == "kit-dense":
+            thread.join()
+    assert [line for line in stopped.queue if "ended" in line] == []
 
 
 _TWO_WRITERS = """

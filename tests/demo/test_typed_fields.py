@@ -61,7 +61,7 @@ def test_the_seed_is_closed_while_each_picture_draws_one(tmp_path: Path) -> None
         start_demo("--server", server.url) as demo,
         open_page(browser, demo.url) as page,
     ):
-        seed, tick = page.locator("#create-seed input"), page.locator("#create-new-seed input")
+        seed, tick = page.locator("#create-seed textarea"), page.locator("#create-new-seed input")
         expect(seed).to_be_disabled()
         tick.uncheck()
         seed.fill("8")
