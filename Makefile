@@ -2,7 +2,6 @@
 
 PYTHON    ?= python3
 VENV      := .venv
-DEMO_PORT ?= 7860
 # A build of torch once installed (make install TORCH=torch==2.14.1) stays until another is named.
 INSTALLED_TORCH := $(shell cat $(VENV)/.install 2>/dev/null)
 TORCH     ?= $(or $(INSTALLED_TORCH),torch==2.13.0)
@@ -23,8 +22,8 @@ help: ## list the commands
 
 install: $(VENV)/.install ## create .venv with what serves, generates and shows (PYTHON=, TORCH=, TORCH_INDEX=)
 
-demo: install ## two servers on the shipped checkpoint and a page that shows them (DEMO_PORT=)
-	@$(BIN)/kit demo --port $(DEMO_PORT)
+demo: install ## two servers on the shipped checkpoint and a page that shows them (DEMO_PORT=, DEMO_SERVER_PORT=)
+	@$(BIN)/kit demo $(addprefix --port ,$(DEMO_PORT)) $(addprefix --server-port ,$(DEMO_SERVER_PORT))
 
 bench: install ## paged against dense here: equality, ratio with interval, capacity; at most 5 minutes
 	@$(BIN)/python -m bench run paged_vs_dense --repeats 12

@@ -285,7 +285,8 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _note(line: str) -> None:
-    print(line, file=sys.stderr)
+    # In one piece: threads write here, and print lets others in before the newline it adds.
+    print(f"{line}\n", end="", file=sys.stderr)
 
 
 if __name__ == "__main__":

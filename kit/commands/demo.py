@@ -29,7 +29,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the page."""
     parser.add_argument("--host", default="127.0.0.1", help="address of the page (127.0.0.1)")
     parser.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, help="of the page, 0 takes a free one (7860)"
+        "--port",
+        type=int,
+        help="of the page, 0 takes a free one (7860; make demo: DEMO_PORT=)",
     )
     parser.add_argument(
         "--server",
@@ -51,16 +53,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--server-port",
         type=int,
         metavar="PORT",
-        help="of the server to start, the second one takes the next; 0 takes free ones (8091)",
+        help="of the server to start, the second one takes the next; 0 takes free ones "
+        "(8091; make demo: DEMO_SERVER_PORT=)",
     )
 
 
 def demo(args: argparse.Namespace, *, say: Say, note: Say) -> int:
     """Serve the page until a signal comes; `say` gets its URL, `note` what servers log."""
     _check(args)
-    port = DEFAULT_SERVER_PORT if args.server_port is None else args.server_port
-    ports = _free_ports(port) if args.server is None else None
-    with open_listener(args.host, args.port) as listener:
+    ports = _free_ports(args.server_port) if args.server is None else None
+    with _page_listener(args.host, args.port) as listener:
         configure_logging()
         # Until the page runs and has handlers of its own: what ends this must end the servers, too.
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -131,26 +133,51 @@ def _servers(
         children.append(start("paged", ports[0], PAGED, note))
     if notice:
         note(f"note: {notice}")
-        return Servers(children[0].url, None, key, notice)
+        return Servers(children[0].url, None, key, notice, children=tuple(children))
     with held_signals():
         children.append(start("dense", ports[1], DENSE, note))
-    return Servers(children[0].url, children[1].url, key)
+    return Servers(children[0].url, children[1].url, key, children=tuple(children))
 
 
-def _free_ports(first: int) -> tuple[int, int]:
+def _page_listener(host: str, given: int | None) -> socket.socket:
+    """Return the page's socket; raises ConfigError."""
+    try:
+        return open_listener(host, DEFAULT_PORT if given is None else given)
+    except ConfigError as error:
+        if error.field != "--port":
+            raise
+        remedy = f"{error.remedy}: --port, for make demo DEMO_PORT="
+        raise _port_refusal("--port", error.reason, error.value, remedy, given) from error
+
+
+def _free_ports(given: int | None) -> tuple[int, int]:
     """Return the two ports, both free; raises ConfigError by the flag's name."""
+    first = DEFAULT_SERVER_PORT if given is None else given
     sockets: list[socket.socket] = []
     try:
         sockets.append(open_listener("127.0.0.1", first))
         sockets.append(open_listener("127.0.0.1", first + 1 if first else 0))
         one, two = (int(taken.getsockname()[1]) for taken in sockets)
     except ConfigError as error:
-        remedy = "choose another, or show the server that runs there with --server"
-        raise _refusal("--server-port", error.reason, error.value, remedy) from error
+        second = "the port after it, for the second server, " if sockets else ""
+        remedy = (
+            "choose another with --server-port, for make demo DEMO_SERVER_PORT=, "
+            "or show the server that runs there with --server"
+        )
+        raise _port_refusal(
+            "--server-port", second + error.reason, error.value, remedy, given
+        ) from error
     finally:
         for taken in sockets:
             taken.close()
     return one, two
+
+
+def _port_refusal(
+    flag: str, reason: str, port: object, remedy: str, given: int | None
+) -> ConfigError:
+    source = "default" if given is None else _SOURCE
+    return ConfigError(flag, reason, value=port, source=source, remedy=remedy)
 
 
 def _is_url(text: str) -> bool:

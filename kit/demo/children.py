@@ -47,6 +47,12 @@ class Child:
     name: str
     port: int
     process: subprocess.Popen[str]
+    stopping: threading.Event
+    """Set when this process ends it."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
 
     @property
     def url(self) -> str:
@@ -76,17 +82,22 @@ def start(name: str, port: int, flags: tuple[str, ...], say: Callable[[str], Non
         env={"OMP_NUM_THREADS": str(_num_threads())} | os.environ,
     )
 
+    stopping = threading.Event()
+
     def forward() -> None:
         assert process.stdout is not None, "the output is a pipe"
         with process.stdout as lines:
             for line in lines:
                 say(f"{name} | {line.rstrip()}")
         code = process.wait()
-        if code:
-            say(f"{name} | ended with code {code}; start the demo again to have it back")
+        if not stopping.is_set():
+            say(
+                f"{name} | ended with code {code}; the demo does not start it again: "
+                "stop the demo with Ctrl-C and start it anew"
+            )
 
     threading.Thread(target=forward, name=f"kit-{name}", daemon=True).start()
-    return Child(name, port, process)
+    return Child(name, port, process, stopping)
 
 
 @contextmanager
@@ -116,6 +127,7 @@ def _num_threads() -> int:
 def stop(children: list[Child]) -> None:
     """End the servers; one that does not end in time is killed, with a log line."""
     for child in children:
+        child.stopping.set()
         child.process.terminate()
     for child in children:
         try:

@@ -16,7 +16,7 @@ from kit.demo.desk import Desk
 from kit.demo.drawing import Drawing
 from kit.demo.feed import ServerFeed
 from kit.demo.form import FieldError, RequestForm, read_fields
-from kit.demo.words import say_error, show_error
+from kit.demo.words import name_server, say_error, show_error
 from kit.errors import KitError
 
 _NUM_PREVIEWS = 3
@@ -36,7 +36,7 @@ class CompareTab:
             with gr.Column(scale=5, min_width=300):
                 self.form = RequestForm("compare", with_count=False)
                 with gr.Row(elem_classes="kit-buttons"):
-                    self._start = gr.Button("Compare", variant="primary", elem_id="compare-button")
+                    self.start = gr.Button("Compare", variant="primary", elem_id="compare-button")
                     self._cancel = gr.Button(
                         "Cancel", interactive=False, elem_id="compare-cancel-button"
                     )
@@ -52,13 +52,13 @@ class CompareTab:
                     "apart.</p>",
                     elem_id="comparison",
                 )
-        self._start.click(
+        self.start.click(
             self._compare,
             self.form.inputs,
             [
                 *self.form.slots.values(),
                 self.form.seed,
-                self._start,
+                self.start,
                 self._cancel,
                 self._said,
                 self._progress,
@@ -67,9 +67,9 @@ class CompareTab:
             show_progress="hidden",
             concurrency_limit=None,
         ).then(
-            at_rest,
+            lambda: at_rest(other, desk.main),
             None,
-            [self._start, self._cancel, self._progress],
+            [self.start, self._cancel, self._progress],
             show_progress="hidden",
             concurrency_limit=None,
         )
@@ -87,7 +87,7 @@ class CompareTab:
             **self.form.show_errors(),
             self.form.seed: str(body["seed"]),
             self._said: "",
-            self._start: gr.update(interactive=False),
+            self.start: gr.update(interactive=False),
             self._cancel: gr.update(interactive=True),
             self._progress: show_progress(0, 1, "Waiting"),
         }
@@ -111,7 +111,7 @@ class CompareTab:
             )
             yield {self._result: shown, self._said: '<p class="kit-done">Compared.</p>'}
         except KitError as error:
-            field, text = say_error(error)
+            field, text = say_error(error, name_server(feed))
             yield {
                 **self.form.show_errors(field, text),
                 self._said: "" if field else show_error(text),

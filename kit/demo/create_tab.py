@@ -10,6 +10,7 @@ import gradio as gr
 from kit.demo.answers import Picture, Preview, Step
 from kit.demo.cards import Card, gallery, make_card, show_preview, show_progress
 from kit.demo.desk import Desk
+from kit.demo.feed import ServerFeed
 from kit.demo.form import FieldError, RequestForm, read_fields
 from kit.demo.words import say_error, show_error
 from kit.errors import KitError
@@ -18,12 +19,13 @@ _NUM_PREVIEWS = 3
 _MAX_CARDS = 24
 
 
-def at_rest() -> tuple[Any, Any, str]:
+def at_rest(*needed: ServerFeed) -> tuple[Any, Any, str]:
     """Return what the start button, the cancel button and the progress show between requests.
 
     An event of its own, after the one that drew: the browser drops clicks while that one ends.
     """
-    return gr.update(interactive=True), gr.update(interactive=False), ""
+    can_ask = all(feed.answers for feed in needed)
+    return gr.update(interactive=can_ask), gr.update(interactive=False), ""
 
 
 class CreateTab:
@@ -36,7 +38,7 @@ class CreateTab:
                 self.form = RequestForm("create", with_count=True)
                 self.reference = gr.HTML(elem_classes="kit-slot")
                 with gr.Row(elem_classes="kit-buttons"):
-                    self._start = gr.Button("Create", variant="primary", elem_id="create-button")
+                    self.start = gr.Button("Create", variant="primary", elem_id="create-button")
                     self._cancel = gr.Button("Cancel", interactive=False, elem_id="cancel-button")
                 self._said = gr.HTML(elem_id="create-said", elem_classes="kit-slot kit-live")
             with gr.Column(scale=6, min_width=300):
@@ -44,13 +46,13 @@ class CreateTab:
                 self._gallery = gr.HTML(gallery([]), elem_id="gallery")
         self._cards = gr.State([])
         self.last_body = gr.State(None)
-        self._start.click(
+        self.start.click(
             self._create,
             [*self.form.inputs, self._cards],
             [
                 *self.form.slots.values(),
                 self.form.seed,
-                self._start,
+                self.start,
                 self._cancel,
                 self._said,
                 self._progress,
@@ -61,9 +63,9 @@ class CreateTab:
             show_progress="hidden",
             concurrency_limit=None,
         ).then(
-            at_rest,
+            lambda: at_rest(desk.main),
             None,
-            [self._start, self._cancel, self._progress],
+            [self.start, self._cancel, self._progress],
             show_progress="hidden",
             concurrency_limit=None,
         )
@@ -81,7 +83,7 @@ class CreateTab:
         yield {
             **self.form.show_errors(),
             self._said: "",
-            self._start: gr.update(interactive=False),
+            self.start: gr.update(interactive=False),
             self._cancel: gr.update(interactive=True),
             self._progress: show_progress(0, 1, "Waiting"),
         }
@@ -120,7 +122,8 @@ class CreateTab:
         return {
             self._gallery: gallery(cards),
             self._cards: cards,
-            self.form.seed: str(first.seed),
+            # One that was given is there already, unless the next one is typed over it.
+            self.form.seed: gr.skip() if "seed" in body else str(first.seed),
             self.last_body: body | {"seed": first.seed},
         }
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from kit.demo.children import Child
 from kit.demo.client import ServerClient
 from kit.demo.drawing import Drawings
 from kit.demo.feed import ServerFeed
@@ -31,22 +32,27 @@ class Servers:
     public_compare_url: str | None = None
     """The same of the second."""
 
+    children: tuple[Child, ...] = ()
+    """Those of them that this process has started, the first server first."""
+
 
 class Desk:
     """The parts of one running page; `watch` runs for as long as it is open."""
 
     def __init__(self, servers: Servers) -> None:
         self.notice = servers.notice
+        own = [*servers.children, None, None]
         self.main = ServerFeed(
             "first server",
             ServerClient(servers.url, servers.api_key, public_url=servers.public_url),
+            own[0],
         )
         self.other = None
         if servers.compare_url is not None:
             client = ServerClient(
                 servers.compare_url, servers.api_key, public_url=servers.public_compare_url
             )
-            self.other = ServerFeed("second server", client)
+            self.other = ServerFeed("second server", client, own[1])
         self.drawings, self.shelf = Drawings(), Shelf()
 
     @property

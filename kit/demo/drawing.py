@@ -21,6 +21,10 @@ class Drawing:
         self._events: asyncio.Queue[Event | KitError | None] = asyncio.Queue()
         self._task = asyncio.create_task(self._run(client, body))
 
+    @property
+    def has_ended(self) -> bool:
+        return self._task.done()
+
     def cancel(self) -> None:
         """Close the connection: the server stops before its next step."""
         self._task.cancel()
@@ -59,6 +63,11 @@ class Drawings:
         self.cancel(page)
         drawing = self._running[page] = Drawing(client, body)
         return drawing
+
+    def is_running(self, page: str) -> bool:
+        """Whether a page draws now."""
+        drawing = self._running.get(page)
+        return drawing is not None and not drawing.has_ended
 
     def cancel(self, page: str) -> None:
         """Cancel what a page draws, if anything."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kit.demo.answers import Holder, Info, Pool
+from kit.demo.children import Child
 from kit.demo.client import AnswerError, ServerClient, UnreachableError
 from kit.telemetry.log import get_logger
 
@@ -37,8 +38,11 @@ class ServerState:
 class ServerFeed:
     """The last known state of one server; `run` keeps it fresh, on one event loop."""
 
-    def __init__(self, name: str, client: ServerClient) -> None:
+    def __init__(self, name: str, client: ServerClient, child: Child | None = None) -> None:
         self.name, self.client = name, client
+        self.child = child
+        """The server's process, where the demo has started it."""
+
         self.label = name
         """What people read: the mode of keys and values, once known."""
 
@@ -52,6 +56,11 @@ class ServerFeed:
         """The last request seen to hold pages: its prefix and rows say what the next one needs."""
 
         self._looked = -_INTEREST_S
+
+    @property
+    def answers(self) -> bool:
+        """Whether a request sent now would reach it, as far as known."""
+        return self.state.kind != "down"
 
     def look(self) -> Pool | None:
         """Return the pool as last seen, None when not known now, and keep watching it."""

@@ -51,33 +51,52 @@ class RequestForm:
             button.click(lambda text=text: text, None, self.prompt, show_progress="hidden")
         with gr.Row(elem_classes="kit-fields"):
             with gr.Column(min_width=130, scale=2):
+                # What a server's defaults fill takes no input before, which they would overwrite.
                 self.size = gr.Dropdown(
                     [("default", _AUTO)],
                     value=_AUTO,
                     label="Size",
+                    interactive=False,
                     elem_id=f"{name}-size",
                 )
                 self._slot(name, "size")
             with gr.Column(min_width=90):
                 # Text: an empty number would be sent as 0, an empty text is left out.
                 self.steps = gr.Textbox(
-                    label="Steps", max_lines=1, placeholder="default", elem_id=f"{name}-steps"
+                    label="Steps",
+                    max_lines=1,
+                    placeholder="default",
+                    interactive=False,
+                    elem_id=f"{name}-steps",
                 )
                 self._slot(name, "steps")
             with gr.Column(min_width=90):
                 self.guidance = gr.Textbox(
-                    label="Guidance", max_lines=1, placeholder="default", elem_id=f"{name}-guidance"
+                    label="Guidance",
+                    max_lines=1,
+                    placeholder="default",
+                    interactive=False,
+                    elem_id=f"{name}-guidance",
                 )
                 self._slot(name, "guidance")
         with gr.Row(elem_classes="kit-fields"):
             with gr.Column(min_width=130, scale=2):
                 # Text: a browser's numbers lose the last digits of large seeds.
-                self.seed = gr.Textbox(label="Seed", value="7", elem_id=f"{name}-seed")
+                self.seed = gr.Textbox(
+                    label="Seed", value="7", interactive=not with_count, elem_id=f"{name}-seed"
+                )
                 self.new_seed = gr.Checkbox(
                     label="New seed each time",
                     value=with_count,
                     elem_id=f"{name}-new-seed",
                     elem_classes="kit-new-seed",
+                )
+                self.new_seed.change(
+                    lambda drawn: gr.Textbox(interactive=not drawn),
+                    self.new_seed,
+                    self.seed,
+                    show_progress="hidden",
+                    concurrency_limit=None,
                 )
                 self._slot(name, "seed")
             if with_count:
@@ -102,25 +121,41 @@ class RequestForm:
             slot: show_error(text if name == field else "") for name, slot in self.slots.items()
         }
 
-    def offer(self, info: Info) -> dict[Any, Any]:
-        """Return updates that offer what a server can do."""
+    def offer(self, info: Info, before: Info | None, values: Sequence[Any]) -> dict[Any, Any]:
+        """Return updates that offer what a server can do.
+
+        `values` are those of `offered` now; `before` is what was offered last, None for nothing.
+        """
         default = f"{info.defaults['width']} × {info.defaults['height']} (default)"
         choices = [(default, _AUTO)]
         choices += [(f"{size.width} × {size.height}", size.name) for size in info.sizes]
+        shown = fill(info, before, values)
         return {
-            self.size: gr.update(choices=choices, value=_AUTO),
-            self.steps: str(info.defaults["num_inference_steps"]),
-            self.guidance: f"{info.defaults['guidance_scale']:g}",
+            self.size: gr.update(choices=choices, value=shown[0], interactive=True),
+            self.steps: gr.update(value=shown[1], interactive=True),
+            self.guidance: gr.update(value=shown[2], interactive=True),
             self.examples: gr.update(visible=info.shipped),
         }
 
     @property
     def offered(self) -> list[Any]:
-        """The components that `offer` updates."""
-        return [self.size, self.steps, self.guidance, self.examples]
+        """The fields that `offer` fills."""
+        return [self.size, self.steps, self.guidance]
 
     def _slot(self, name: str, field: str) -> None:
         self.slots[field] = gr.HTML(elem_id=f"{name}-{field}-error", elem_classes="kit-slot")
+
+
+def fill(info: Info, before: Info | None, values: Sequence[str]) -> tuple[str, str, str]:
+    """Return size, steps and guidance: defaults where `values` are still those of `before`."""
+    size, steps, guidance = values
+    sizes = {size.name for size in info.sizes}
+    old, new = _defaults(before), _defaults(info)
+    return (
+        size if size in sizes else _AUTO,
+        new[0] if steps == old[0] else steps,
+        new[1] if guidance == old[1] else guidance,
+    )
 
 
 def read_fields(values: Sequence[Any]) -> dict[str, Any]:
@@ -139,6 +174,13 @@ def read_fields(values: Sequence[Any]) -> dict[str, Any]:
     if not new_seed:
         body["seed"] = _seed(seed)
     return body
+
+
+def _defaults(info: Info | None) -> tuple[str, str]:
+    """Steps and guidance as the fields show them; blank before a server said them."""
+    if info is None:
+        return "", ""
+    return str(info.defaults["num_inference_steps"]), f"{info.defaults['guidance_scale']:g}"
 
 
 def _number(field: str, label: str, text: str) -> float | int:

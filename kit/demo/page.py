@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gradio as gr
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kit.demo.answers import Info
 from kit.demo.client import AnswerError, UnreachableError
 from kit.demo.compare_tab import CompareTab, page_key
 from kit.demo.create_tab import CreateTab
 from kit.demo.deployment_tab import DeploymentTab
 from kit.demo.desk import Desk
+from kit.demo.feed import ServerFeed
 from kit.demo.pages_tab import PagesTab
 from kit.demo.theme import THEME
 from kit.demo.words import say_state
@@ -30,6 +33,26 @@ _POLICY = (
     "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
     "style-src 'self' 'unsafe-inline'; frame-ancestors 'self'"
 )
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What one browser page shows of the servers."""
+
+    states: str = ""
+    info: Info | None = None
+    """What its forms offer; None before a server said anything."""
+
+    can_ask: tuple[bool, ...] = ()
+    """For each start button, whether the servers that it needs answer."""
+
+
+class _Asking(NamedTuple):
+    """A start button, the name of what it draws on a browser page, the servers that it needs."""
+
+    start: gr.Button
+    key: Callable[[str], str]
+    needed: list[ServerFeed]
 
 
 def build_app(desk: Desk) -> FastAPI:
@@ -84,12 +107,14 @@ def build_blocks(desk: Desk) -> gr.Blocks:
         with gr.Tabs(overflow_behavior="wrap"):
             with gr.Tab("Create", id="create") as create_item:
                 create = CreateTab(desk)
-            forms = [(desk.main, create.form)]
+            forms = [create.form]
+            asking = [_Asking(create.start, str, [desk.main])]
             quiet = [create_item]
             if desk.other is not None:
                 with gr.Tab("Compare", id="compare") as compare_item:
                     compare = CompareTab(desk, desk.other)
-                forms.append((desk.main, compare.form))
+                forms.append(compare.form)
+                asking.append(_Asking(compare.start, page_key, desk.feeds))
                 quiet.append(compare_item)
             with gr.Tab("Pages", id="pages") as pages_item:
                 pages = PagesTab(desk)
@@ -104,28 +129,41 @@ def build_blocks(desk: Desk) -> gr.Blocks:
                 show_progress="hidden",
                 concurrency_limit=None,
             )
-        offered = [component for _, form in forms for component in form.offered]
-        known = gr.State(["", ""])
+        known = gr.State(_Known())
+        offered = [field for form in forms for field in form.offered]
 
-        def look(known: list[str]) -> dict[Any, Any]:
-            shown, fingerprint = _states(desk), _offer_key(desk)
-            updates: dict[Any, Any] = {known_state: [shown, fingerprint]}
-            if shown != known[0]:
-                updates[state] = shown
-            if fingerprint and fingerprint != known[1]:
-                updates[create.reference] = _reference_note(desk)
-                for feed, form in forms:
-                    assert feed.info is not None, "a key is made of what is known"
-                    updates |= form.offer(feed.info)
-            elif not fingerprint:
-                updates[known_state] = [shown, known[1]]
+        def look(request: gr.Request, known_now: _Known, *values: Any) -> dict[Any, Any]:
+            states, info = _states(desk), desk.main.info
+            updates: dict[Any, Any] = {}
+            if states != known_now.states:
+                updates[state] = states
+            if info is not None and _offer_key(info) != _offer_key(known_now.info):
+                updates[create.reference] = _reference_note(info)
+                left = iter(values)
+                for form in forms:
+                    shown = [next(left) for _ in form.offered]
+                    updates |= form.offer(info, known_now.info, shown)
+            can_ask = tuple(all(feed.answers for feed in needed) for _, _, needed in asking)
+            if can_ask != known_now.can_ask:
+                session = str(request.session_hash)
+                for (start, key, _), possible in zip(asking, can_ask, strict=True):
+                    # What is drawn holds its button, and looks again at its end.
+                    if not desk.drawings.is_running(key(session)):
+                        updates[start] = gr.update(interactive=possible)
+            updates[known] = _Known(states, info or known_now.info, can_ask)
             return updates
 
-        known_state = known
         gr.Timer(_STATE_INTERVAL_S).tick(
             look,
-            known,
-            [state, known, create.reference, *offered],
+            [known, *offered],
+            [
+                state,
+                known,
+                create.reference,
+                *offered,
+                *(form.examples for form in forms),
+                *(start for start, _, _ in asking),
+            ],
             show_progress="hidden",
             concurrency_limit=None,
         )
@@ -153,15 +191,13 @@ def _states(desk: Desk) -> str:
     return f'<div class="kit-states">{"".join(map(say_state, desk.feeds))}</div>'
 
 
-def _offer_key(desk: Desk) -> str:
+def _offer_key(info: Info | None) -> tuple[Any, ...]:
     """What the forms offer changes when this does; empty while unknown."""
-    info = desk.main.info
-    return "" if info is None else f"{info.name} {info.fingerprint} {info.defaults}"
+    return () if info is None else (info.name, info.fingerprint, info.defaults)
 
 
-def _reference_note(desk: Desk) -> str:
-    info = desk.main.info
-    reason = info.refused.get("reference_image") if info is not None else None
+def _reference_note(info: Info) -> str:
+    reason = info.refused.get("reference_image")
     return f'<p class="kit-note">Reference images: {escape(reason)}.</p>' if reason else ""
 
 

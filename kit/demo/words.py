@@ -47,7 +47,7 @@ def say_state(feed: ServerFeed) -> str:
     if state.kind == "busy" and state.num_queued:
         told += f", {state.num_queued} waiting"
     advice = {
-        "down": f"Nothing answers at {url}. Start the server, or wait: this page keeps asking.",
+        "down": f"Nothing answers at {url}. {_say_remedy(feed)}",
         "starting": "It loads the weights. Requests may be sent, they wait until it is ready.",
         "refused": f"It says: {state.detail}",
         "full": f"{state.num_queued} requests wait, no more are taken. Try again in a moment.",
@@ -60,18 +60,24 @@ def say_state(feed: ServerFeed) -> str:
     )
 
 
-def say_error(error: KitError) -> tuple[str | None, str]:
+def say_error(error: KitError, server: str = "The server") -> tuple[str | None, str]:
     """Return (the page's field to blame, None for none; what happened and what to do)."""
     if isinstance(error, CancelledError):
-        return None, "Cancelled. The server stopped before its next step; its pages are free again."
+        return None, f"Cancelled. {server} stopped before its next step; its pages are free again."
     if isinstance(error, UnreachableError):
         return None, (
-            "The server went away or does not answer. Nothing of this request is left there; "
-            "send it again when the server is ready."
+            f"{server} went away or does not answer. Nothing of this request is left there; "
+            "the state on top of this page says what to do."
         )
     if isinstance(error, AnswerError):
-        return _say_refusal(error)
+        return _say_refusal(error, server)
     return None, str(error)
+
+
+def name_server(feed: ServerFeed) -> str:
+    """Tell one of two servers apart at the start of a sentence."""
+    mode = "" if feed.label == feed.name else f" ({feed.label})"
+    return f"The {feed.name}{mode}"
 
 
 def show_error(text: str) -> str:
@@ -79,16 +85,27 @@ def show_error(text: str) -> str:
     return f'<p class="kit-error" role="alert">{escape(text)}</p>' if text else ""
 
 
-def _say_refusal(error: AnswerError) -> tuple[str | None, str]:
+def _say_remedy(feed: ServerFeed) -> str:
+    if feed.child is None:
+        return "Start the server, or wait: this page keeps asking."
+    if feed.child.has_ended:
+        return (
+            "It has ended, and kit demo does not start it again: stop the demo in its terminal "
+            "with Ctrl-C and start it anew."
+        )
+    return "Its process runs: wait, this page keeps asking."
+
+
+def _say_refusal(error: AnswerError, server: str) -> tuple[str | None, str]:
     if error.code == "overloaded":
         wait = f" in {error.retry_after_s} s" if error.retry_after_s else " in a moment"
-        return None, f"The server is full: its queue takes no more requests. Try again{wait}."
+        return None, f"{server} is full: its queue takes no more requests. Try again{wait}."
     if error.code == "unavailable":
-        return None, f"The server cannot serve now: {error.message}."
+        return None, f"{server} cannot serve now: {error.message}."
     if error.code == "deadline_exceeded":
-        return None, "The request took longer than the server allows and was stopped."
+        return None, f"{server} stopped the request: it took longer than the server allows."
     if error.code == "invalid_api_key":
-        return None, "The server wants a key: start this page with the key in KIT_API_KEY."
+        return None, f"{server} wants a key: start this page with the key in KIT_API_KEY."
     field = FIELDS.get(error.param or "")
     if field is None:
         return None, error.message

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
 from kit.cli import main
-from kit.commands.demo import compare_notice
-from kit.demo.children import SERVER_BYTES
+from kit.commands.demo import DEFAULT_PORT, DEFAULT_SERVER_PORT, compare_notice
+from kit.demo.children import SERVER_BYTES, start, stop
 
 DEMO = Path(__file__).parents[2] / "kit" / "demo"
 
@@ -57,8 +60,34 @@ def test_a_server_port_in_use_is_refused_before_anything_starts(
         port = taken.getsockname()[1]
         assert main(["demo", "--port", "0", "--server-port", str(port)]) == 2
     error = capsys.readouterr().err
-    assert f"error: --server-port: is in use already (got {port}" in error
-    assert "--server" in error
+    assert f"--server-port: is in use already (got {port}, set by the command line)" in error
+    for way in ("--server-port,", "DEMO_SERVER_PORT=", "--server\n"):
+        assert way in error
+
+
+def test_the_port_of_the_second_server_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--port", "0", "--server-port", "65535"]) == 2
+    error = capsys.readouterr().err
+    assert "--server-port: the port after it, for the second server, is no port" in error
+
+
+@pytest.mark.parametrize(
+    ("flag", "port", "other", "setting"),
+    [
+        ("--port", DEFAULT_PORT, ["--server-port", "0"], " DEMO_PORT="),
+        ("--server-port", DEFAULT_SERVER_PORT, ["--port", "0"], " DEMO_SERVER_PORT="),
+    ],
+)
+def test_a_port_that_nobody_typed_is_called_a_default(
+    flag: str, port: int, other: list[str], setting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # another program holds it: as good
+            held.enter_context(socket.create_server(("127.0.0.1", port)))
+        assert main(["demo", *other]) == 2
+    error = capsys.readouterr().err
+    assert f"error: {flag}: is in use already (got {port}, set by default)" in error
+    assert setting in error
 
 
 def test_compare_is_hidden_with_a_reason_when_memory_is_short() -> None:
@@ -66,6 +95,40 @@ def test_compare_is_hidden_with_a_reason_when_memory_is_short() -> None:
     notice = compare_notice(2 * SERVER_BYTES - 1)
     assert "Compare is hidden" in notice
     assert "2.0 GiB of memory, 2.0 GiB are free" in notice
+
+
+def test_a_server_that_ends_by_itself_is_said_to_stay_away() -> None:
+    ended, stopped = Queue[str](), Queue[str]()
+    start("paged", 0, ("--no-such-flag",), ended.put)
+    stop([start("dense", 0, (), stopped.put)])
+    line = ""
+    while "ended" not in line:
+        line = ended.get(timeout=60)
+    assert line.startswith("paged | ended with code 2; the demo does not start it again")
+    for thread in threading.enumerate():
+        if thread.name == "kit-dense":
+            thread.join()
+    assert [line for line in stopped.queue if "ended" in line] == []
+
+
+_TWO_WRITERS = """
+import sys, threading
+from kit.cli import _note
+
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=lambda: [_note("x" * 40) for _ in range(2000)]) for _ in "12"]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_lines_of_two_servers_do_not_run_together() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _TWO_WRITERS], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.splitlines() == ["x" * 40] * 4000
 
 
 _BUILD = """

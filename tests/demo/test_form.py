@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from demo_pools import size_of
 
-from kit.demo.form import FieldError, read_fields
+from kit.demo.answers import Info
+from kit.demo.form import FieldError, fill, read_fields
 
 
 def values(**fields: Any) -> list[Any]:
@@ -37,3 +39,38 @@ def test_what_is_no_number_is_said_at_its_field(field: str, text: str) -> None:
         read_fields(values(new_seed=False, **{field: text}))
     assert raised.value.field == field
     assert repr(text) in raised.value.text
+
+
+def info_of(steps: int, guidance: float, *sides: int) -> Info:
+    return Info(
+        name="any",
+        fingerprint="f",
+        mode="paged_scheduler",
+        sizes=tuple(size_of(side) for side in sides),
+        page_size=4,
+        page_bytes=512,
+        pool_bytes=4096,
+        defaults={
+            "width": 256, "height": 256, "num_inference_steps": steps, "guidance_scale": guidance,
+        },
+        limits={},
+        cfg_distilled=False,
+        refused={},
+        raw={"model": {"version": "any"}},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("before", "typed", "shown"),
+    [
+        (None, ("auto", "", ""), ("auto", "30", "2.5")),
+        # Left as they were: the new server's defaults.
+        (info_of(20, 5.0, 2, 4), ("32x32", "20", "5"), ("32x32", "30", "2.5")),
+        # Changed, cleared as well: they stay. A size that is offered no more does not.
+        (info_of(20, 5.0, 2, 4), ("64x64", "3", ""), ("auto", "3", "")),
+    ],
+)
+def test_defaults_fill_what_the_user_left_alone(
+    before: Info | None, typed: tuple[str, ...], shown: tuple[str, ...]
+) -> None:
+    assert fill(info_of(30, 2.5, 2), before, typed) == shown

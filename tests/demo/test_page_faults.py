@@ -111,6 +111,35 @@ def test_a_page_opens_while_its_servers_start_and_takes_them_along(browser: Brow
         assert [line for line in demo.lines if "Traceback" in line or "ERROR" in line] == []
 
 
+def test_a_server_of_the_demo_that_dies_is_named_and_stays_away(browser: Browser) -> None:
+    with start_demo("--server-port", "0") as demo:
+        paged, dense = (
+            child
+            for mode in (True, False)
+            for child in psutil.Process(demo.process.pid).children()
+            if ("hunyuan_image3_paged.yaml" in child.cmdline()) is mode
+        )
+        with open_page(browser, demo.url) as page:
+            wait_for_state(page, "ready", "first server")
+            wait_for_state(page, "ready", "second server")
+            open_tab(page, "Compare")
+            page.locator("#compare-steps input").fill("1000")
+            page.click("#compare-button")
+            wait_for_steps(page, 1000)  # the second server draws first
+            dense.kill()
+            said = page.locator("#compare-said [role=alert]")
+            expect(said).to_contain_text("The second server (dense_legacy) went away")
+            wait_for_state(page, "down", "second server")
+            advice = page.locator('[data-server="second server"] .kit-advice')
+            expect(advice).to_contain_text("kit demo does not start it again")
+            expect(page.locator("#compare-button")).to_be_disabled()
+            expect(page.locator("#create-button")).to_be_enabled()
+            assert "dense | ended with code -9; the demo does not start it again" in demo.log
+            paged.kill()
+            wait_for_state(page, "down", "first server")
+            expect(page.locator("#create-button")).to_be_disabled()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_demo_that_is_stopped_while_it_starts_leaves_nothing_behind(number: signal.Signals) -> None:
     process = subprocess.Popen(

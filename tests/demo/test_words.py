@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+
 import pytest
 
+from kit.demo.children import Child
 from kit.demo.client import AnswerError, ServerClient, UnreachableError
 from kit.demo.feed import ServerFeed, ServerState, StateKind
-from kit.demo.words import say_error, say_state, show_error
+from kit.demo.words import name_server, say_error, say_state, show_error
 from kit.errors import CancelledError, KitError
 
 
@@ -43,7 +48,7 @@ def test_a_refusal_goes_where_it_belongs(error: KitError, field: str | None, tex
 
 def test_a_lost_server_and_a_cancelled_request_are_told_apart() -> None:
     lost, cancelled = say_error(UnreachableError("x")), say_error(CancelledError("x"))
-    assert "went away" in lost[1]
+    assert lost[1].startswith("The server went away")
     assert "Cancelled" in cancelled[1]
 
 
@@ -69,6 +74,44 @@ def test_every_state_has_a_word_beside_its_colour(
     assert f"<span>{word}</span>" in shown
     assert ("kit-advice" in shown) == (advice is not None)
     assert advice is None or advice in shown
+
+
+@pytest.mark.parametrize(
+    ("program", "advice"),
+    [
+        ("", "kit demo does not start it again: stop the demo in its terminal with Ctrl-C"),
+        ("input()", "Its process runs: wait"),
+    ],
+)
+def test_a_server_of_the_demo_is_not_said_to_come_back_by_itself(program: str, advice: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, text=True)
+    if not program:
+        process.wait()
+    child = Child("paged", 9, process, threading.Event())
+    feed = ServerFeed("server", ServerClient(child.url), child)
+    feed.state = ServerState("down")
+    shown = say_state(feed)
+    process.communicate("\n")
+    assert advice in shown
+    assert "Start the server" not in shown
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnreachableError("x"),
+        CancelledError("x"),
+        *(
+            AnswerError("no", status=503, code=code)
+            for code in ("overloaded", "unavailable", "deadline_exceeded", "invalid_api_key")
+        ),
+    ],
+)
+def test_of_two_servers_the_one_that_failed_is_named(error: KitError) -> None:
+    feed = ServerFeed("second server", ServerClient("http://127.0.0.1:9"))
+    assert "The second server " in say_error(error, name_server(feed))[1]
+    feed.label = "dense_legacy"
+    assert "The second server (dense_legacy) " in say_error(error, name_server(feed))[1]
 
 
 def test_errors_are_read_out_and_cannot_carry_html() -> None:

@@ -92,7 +92,9 @@ def documented_commands() -> list[tuple[str, str]]:
 
 
 def expand(recipe: str) -> str:
-    return recipe.replace("$(BIN)", ".venv/bin").replace("$(DEMO_PORT)", "7860")
+    """Give every setting of make that may be empty a number."""
+    filled = re.sub(r"\$\(addprefix (--[\w-]+ ),\$\(\w+\)\)", r"\g<1>7860", recipe)
+    return filled.replace("$(BIN)", ".venv/bin")
 
 
 def parser_of(program: str) -> argparse.ArgumentParser:
