@@ -7,7 +7,7 @@ import sys
 
 # Prints how many threads loading and then computing left behind: OpenMP's are none of Python's.
 _LOAD = """
-import os, threading
+import os, threading, time
 import torch
 from kit.api import ImageEngine, load_config
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
@@ -19,6 +19,9 @@ torch.set_num_threads(2)
 engine = ImageEngine(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT))
 before = num_foreign()
 with engine:
+    deadline = time.monotonic() + 20
+    while num_foreign() > before and time.monotonic() < deadline:
+        time.sleep(0.02)  # threads that end are seen for a moment more
     loaded = num_foreign()
     torch.ones(1 << 22).exp()
     print(loaded - before, num_foreign() - before)
