@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from container_engine import ROOT, Engine, commit
 
+from bench.harness.load import load_names
 from bench.registry import Registry
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
@@ -98,8 +99,9 @@ def test_holds_checkpoint_configs_notebooks_and_bench(
         if path.is_file() and "__pycache__" not in path.parts
     ]
     assert set(listed.split()) == set(tracked)
-    workloads = in_image(engine, images["server"], "python", "-m", "bench", "list")
-    assert [line.split()[0] for line in workloads.splitlines()] == list(Registry().names())
+    known = in_image(engine, images["server"], "python", "-m", "bench", "list")
+    names = [line.split()[0] for line in known.splitlines()]
+    assert names == [*Registry().names(), *load_names()]
     shown = in_image(engine, images["server"], "kit", "generate", "a vase", "--dry-run")
     assert "device cpu" in shown
 
