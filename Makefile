@@ -11,6 +11,8 @@ TORCH_INDEX ?=
 BIN  := $(VENV)/bin
 NOTEBOOKS := out/notebooks
 PIP  := -m pip --disable-pip-version-check -qq
+# Python compiles what it imports; pip would compile all that it installs, which takes longest here.
+export PIP_NO_COMPILE := 1
 # Writes what .ci/run prints: one line a tier, under build/tiers.
 TIER := $(BIN)/python tools/run_tier.py
 
