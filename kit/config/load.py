@@ -72,15 +72,11 @@ def _read_overrides(overrides: str | Mapping[str, object] | None) -> Settings:
     settings: Settings = {}
     stages = as_mapping(overrides, _OVERRIDES_SOURCE, _OVERRIDES_SOURCE)
     for key, stage in stages.items():
-        if key != "0" and not str(key).isdecimal():
-            raise ConfigError(
-                "stage id",
-                "this pipeline has one stage, with id 0",
-                value=key,
-                source=_OVERRIDES_SOURCE,
-                remedy=f"settings stand below the stage's id: {_OVERRIDES_FORM}",
-            )
-        check_stage_id(int(key) if key == "0" else key, "stage id", _OVERRIDES_SOURCE)
+        if str(key).isdecimal():
+            check_stage_id(int(key) if key == "0" else key, "stage id", _OVERRIDES_SOURCE)
+        else:  # a setting, most likely
+            remedy = f"settings stand below the stage's id: {_OVERRIDES_FORM}"
+            check_stage_id(key, "stage id", _OVERRIDES_SOURCE, remedy)
         content = as_mapping(stage, f"stages[{key}]", _OVERRIDES_SOURCE, _OVERRIDES_FORM)
         settings |= read_mapping(content, STAGE, _OVERRIDES_SOURCE)
     return settings

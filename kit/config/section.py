@@ -56,7 +56,12 @@ def read_mapping(content: Mapping[str, object], place: Place, source: str) -> Se
     return reader.settings
 
 
-def check_stage_id(value: object, title: str, source: str) -> None:
+def check_stage_id(
+    value: object,
+    title: str,
+    source: str,
+    remedy: str = "set the stage id to 0; other stages are not implemented",
+) -> None:
     """Raise ConfigError unless the value is the stage id 0."""
     # False == 0 in Python.
     if type(value) is not int or value != 0:
@@ -65,7 +70,7 @@ def check_stage_id(value: object, title: str, source: str) -> None:
             "this pipeline has one stage, with id 0",
             value=value,
             source=source,
-            remedy="set the stage id to 0; other stages are not implemented",
+            remedy=remedy,
         )
 
 
