@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from kit.errors import UnsupportedError
 from kit.model.moe import Experts, GatedMLP
 from kit.model.norm import RMSNorm
-from kit.platforms.ascend import import_torch_npu
+from kit.platforms.ascend import find_operators
 
 _RMS_NORM, _SWIGLU = "npu_rms_norm", "npu_swiglu"
 
@@ -32,14 +31,8 @@ class ModelOperators:
 
 def load_model_operators() -> ModelOperators:
     """Import torch_npu; raises UnsupportedError if it cannot be, or lacks an operator."""
-    module = import_torch_npu()
-    missing = [name for name in (_RMS_NORM, _SWIGLU) if not hasattr(module, name)]
-    if missing:
-        raise UnsupportedError(
-            f"torch-npu {module.__version__} has no {' and no '.join(missing)}; install one from "
-            "2.10 on"
-        )
-    return ModelOperators(getattr(module, _RMS_NORM), getattr(module, _SWIGLU))
+    _, (rms_norm, swiglu) = find_operators(_RMS_NORM, _SWIGLU)
+    return ModelOperators(rms_norm, swiglu)
 
 
 @torch.no_grad()

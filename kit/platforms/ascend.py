@@ -64,6 +64,22 @@ def parse_npus(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in _LISTED.findall(text))
 
 
+def find_operators(*names: str) -> tuple[str, tuple[Any, ...]]:
+    """Return torch-npu's version and its operators of these names.
+
+    Raises UnsupportedError if it cannot be imported, or lacks one.
+    """
+    module = import_torch_npu()
+    version = f"torch-npu {module.__version__}"
+    missing = [name for name in names if not hasattr(module, name)]
+    if missing:
+        raise UnsupportedError(
+            f"{version} has no {' and no '.join(missing)}; install one from 2.10 on and the CANN "
+            "that its table of versions names"
+        )
+    return version, tuple(getattr(module, name) for name in names)
+
+
 def import_torch_npu() -> Any:
     """Return the module torch_npu, which also gives torch its devices called npu.
 

@@ -22,6 +22,7 @@ def open_platform(device_ids: tuple[int, ...]) -> Platform:
     """
     if not device_ids:
         return CpuPlatform()
-    if platform_name() == "npu":
+    # NPUs first: where there are none, the cards are then listed only once, by CudaPlatform.
+    if listed_npus() and not visible_gpus():
         return AscendPlatform(device_ids[0])
     return CudaPlatform(device_ids[0])
