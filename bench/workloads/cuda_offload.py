@@ -5,16 +5,14 @@ from __future__ import annotations
 import statistics
 
 import torch
-from torch import Tensor
 
+from bench.cuda_baselines import sharing_weights
 from bench.cuda_model import make_loop, published_config, random_model
 from bench.cuda_timing import seconds, the_card
 from bench.records import EqualityCheck, Measurement, Record
 from bench.registry import Context
 from kit.model.fused import use_fused_kernels
-from kit.model.offload import StreamedLayers
-from kit.model.transformer import HunyuanImage3
-from kit.modelspec.config import ModelConfig
+from kit.model.offload import stream_layers
 from kit.tokenizer.layout import Layout
 
 NUM_LAYERS = 4
@@ -29,9 +27,10 @@ def run(context: Context) -> Record:
     device = the_card()
     config = published_config(NUM_LAYERS)
     model = random_model(config, device)
-    streamed = streaming(model, config, device)
-    layers = streamed.model.layers
-    assert isinstance(layers, StreamedLayers)
+    streamed = sharing_weights(model)
+    streamed.model.layers.cpu()
+    layers = stream_layers(streamed, device)
+    use_fused_kernels(streamed, device, torch.bfloat16)
     layout = Layout(PREFIX_LEN, config.num_special, GRID, tail_len=1)
     num_steps = NUM_COMPARED_STEPS + STEPS_IN_A_ROW * context.repeats
     loops = {
@@ -91,20 +90,3 @@ def run(context: Context) -> Record:
         ratios={"step": ("candidate.step_s", "baseline.step_s")},
         findings={"share_of_copy_ceiling": statistics.median(shares)},
     )
-
-
-def streaming(model: HunyuanImage3, config: ModelConfig, device: torch.device) -> HunyuanImage3:
-    """Return a second module over the same weights, the layers' copied to host memory."""
-    with torch.device("meta"):
-        other = HunyuanImage3(config)
-    prefix = "model.layers."
-
-    def place(name: str, tensor: Tensor) -> Tensor:
-        return tensor.cpu() if name.startswith(prefix) else tensor
-
-    state = {name: place(name, tensor) for name, tensor in model.state_dict().items()}
-    other.load_state_dict(state, assign=True)
-    layers = StreamedLayers(config, other.model.layers, device)
-    other.model.register_module("layers", layers)
-    use_fused_kernels(other, device, torch.bfloat16)
-    return other

@@ -10,9 +10,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from kit.model import offload
 from kit.model.fused import use_fused_kernels
 from kit.model.moe import Experts, Router
-from kit.model.offload import StreamedLayers
 from kit.model.transformer import HunyuanImage3
 from kit.model.vae import VAEDecoder
 from kit.modelspec.config import ModelConfig
@@ -44,8 +44,7 @@ def load_transformer(
     host = "model.layers." if stream_layers else None
     _fill(model, "", files, device, dtype, on_bytes, host=host)
     if stream_layers:
-        streamed = StreamedLayers(config, model.model.layers, device)
-        model.model.register_module("layers", streamed)
+        offload.stream_layers(model, device)
     use_fused_kernels(model, device, dtype)
     return model
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from kit.errors import UnsupportedError, WorkerError
-from kit.model.transformer import DecoderLayer
+from kit.model.transformer import DecoderLayer, HunyuanImage3
 from kit.modelspec.config import ModelConfig
 
 
@@ -80,6 +80,13 @@ class StreamedLayers(nn.Module):
             self._arrived[at].record(self._copies)
 
 
+def stream_layers(model: HunyuanImage3, device: torch.device) -> StreamedLayers:
+    """Have a model iterate over streamed layers in place of its own, which lie in host memory."""
+    layers = StreamedLayers(model.config, model.model.layers, device)
+    model.model.register_module("layers", layers)
+    return layers
+
+
 class WaitingModule:
     """A module whose weights lie in host memory while it does not run."""
 
@@ -91,15 +98,15 @@ class WaitingModule:
     @contextmanager
     def on_card(self) -> Iterator[None]:
         """Have the weights on the card while the block runs."""
-        for parameter, waiting in zip(self._module.parameters(), self.host_tensors, strict=True):
-            parameter.data = waiting.to(self._device, non_blocking=True)
+        self._hold(waiting.to(self._device, non_blocking=True) for waiting in self.host_tensors)
         try:
             yield
         finally:
-            for parameter, waiting in zip(
-                self._module.parameters(), self.host_tensors, strict=True
-            ):
-                parameter.data = waiting
+            self._hold(self.host_tensors)
+
+    def _hold(self, tensors: Iterable[Tensor]) -> None:
+        for parameter, tensor in zip(self._module.parameters(), tensors, strict=True):
+            parameter.data = tensor
 
 
 def _place(config: ModelConfig, like: nn.Module, device: torch.device) -> DecoderLayer:
