@@ -114,15 +114,8 @@ def up(tokens: Tensor, sources: Tensor, ends: Tensor, gate_and_up: Tensor) -> Te
         ends,
         out,
         num_column_tiles,
-        H=hidden,
-        I=width,
-        E=num_experts,
-        E_PADDED=triton.next_power_of_2(num_experts),
-        ROWS=_TILE_PAIRS,
         COLUMNS=columns,
-        DEPTH=_TILE_DEPTH,
-        num_warps=8,
-        num_stages=_num_stages(tokens.device),
+        **_constants(num_experts, hidden, width, tokens.device),
     )
     return out
 
@@ -171,15 +164,8 @@ def down(values: Tensor, ends: Tensor, matrices: Tensor) -> Tensor:
         ends,
         out,
         num_column_tiles,
-        H=hidden,
-        I=width,
-        E=num_experts,
-        E_PADDED=triton.next_power_of_2(num_experts),
-        ROWS=_TILE_PAIRS,
         COLUMNS=_TILE_COLUMNS,
-        DEPTH=_TILE_DEPTH,
-        num_warps=8,
-        num_stages=_num_stages(values.device),
+        **_constants(num_experts, hidden, width, values.device),
     )
     return out
 
@@ -264,6 +250,20 @@ def experts(
     places, sources, ends = place(indices, len(matrices_down))
     rows = down(up(tokens, sources, ends, gate_and_up), ends, matrices_down)
     return combine(rows, places, weights, shared)
+
+
+def _constants(num_experts: int, hidden: int, width: int, device: torch.device) -> dict[str, int]:
+    """Return what both products are compiled with, beside the columns of a tile."""
+    return {
+        "H": hidden,
+        "I": width,
+        "E": num_experts,
+        "E_PADDED": triton.next_power_of_2(num_experts),
+        "ROWS": _TILE_PAIRS,
+        "DEPTH": _TILE_DEPTH,
+        "num_warps": 8,
+        "num_stages": _num_stages(device),
+    }
 
 
 def _most_row_tiles(num_rows: int, num_experts: int) -> int:
