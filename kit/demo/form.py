@@ -61,23 +61,10 @@ class RequestForm:
                 )
                 self._slot(name, "size")
             with gr.Column(min_width=90):
-                # Text: an empty number would be sent as 0, an empty text is left out.
-                self.steps = gr.Textbox(
-                    label="Steps",
-                    max_lines=1,
-                    placeholder="default",
-                    interactive=False,
-                    elem_id=f"{name}-steps",
-                )
+                self.steps = _number_field(name, "Steps")
                 self._slot(name, "steps")
             with gr.Column(min_width=90):
-                self.guidance = gr.Textbox(
-                    label="Guidance",
-                    max_lines=1,
-                    placeholder="default",
-                    interactive=False,
-                    elem_id=f"{name}-guidance",
-                )
+                self.guidance = _number_field(name, "Guidance")
                 self._slot(name, "guidance")
         with gr.Row(elem_classes="kit-fields"):
             with gr.Column(min_width=130, scale=2):
@@ -202,3 +189,14 @@ def _seed(text: str) -> int:
         raise FieldError(
             "seed", f"Seed: {text.strip()!r:.40} is no whole number; give one, or let it be drawn."
         ) from None
+
+
+def _number_field(name: str, label: str) -> gr.Textbox:
+    # Text: an empty number would be sent as 0, an empty text is left out.
+    return gr.Textbox(
+        label=label,
+        max_lines=1,
+        placeholder="default",
+        interactive=False,
+        elem_id=f"{name}-{label.lower()}",
+    )
