@@ -62,14 +62,7 @@ def readable(kernel: Kernel, page_sizes: Sequence[int]) -> dict[int, str]:
     found: dict[int, str] = {}
     for size in page_sizes:
         try:
-            resolve_page_size(
-                "FLASH_ATTN",
-                kernel.platform,
-                head_dim=kernel.head_dim,
-                requested=size,
-                compute_capability=kernel.compute_capability,
-                is_planned=True,
-            )
+            _page_size(kernel, size)
         except ConfigError as error:
             found[size] = str(error)
         else:
@@ -79,11 +72,15 @@ def readable(kernel: Kernel, page_sizes: Sequence[int]) -> dict[int, str]:
 
 def default_page_size(kernel: Kernel) -> int:
     """Return the page size that a start takes when nobody names one."""
+    return _page_size(kernel, None)
+
+
+def _page_size(kernel: Kernel, requested: int | None) -> int:
     return resolve_page_size(
         "FLASH_ATTN",
         kernel.platform,
         head_dim=kernel.head_dim,
-        requested=None,
+        requested=requested,
         compute_capability=kernel.compute_capability,
         is_planned=True,
     )
