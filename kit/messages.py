@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from kit.config.deploy import KVMode
 from kit.kv.allocation import KVAllocation
+from kit.parallel.topology import ONE_RANK, Topology
 from kit.request import ResolvedSampling
 from kit.tokenizer.layout import Rows
 
@@ -41,6 +42,15 @@ class WorkerConfig:
 
     vae_waits: bool = False
     """The VAE decoder waits in host memory until it runs."""
+
+    topology: Topology = ONE_RANK
+    """How the ranks of the worker group share a request."""
+
+    rank: int = 0
+    """This worker's place in the group."""
+
+    rendezvous: str | None = None
+    """Where the ranks of the group meet, as an init_method of torch; None for one rank."""
 
 
 @dataclass(frozen=True)
