@@ -153,7 +153,7 @@ def _fill(
     parts = {prefix + name: (view, cut) for name, view, cut in official_parts(module)}
     entries = sorted((files.tensors[name] for name in parts), key=lambda e: (e.path, e.name))
     what = prefix.rstrip(".") or "transformer"
-    num_bytes = {entry.name: entry.num_bytes // parts[entry.name][1].size for entry in entries}
+    num_bytes = {entry.name: parts[entry.name][1].share(entry.num_bytes) for entry in entries}
     bar = tqdm(
         total=sum(num_bytes.values()),
         desc=what,
