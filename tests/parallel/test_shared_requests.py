@@ -133,12 +133,6 @@ def check(
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[Processes]:
-    with processes(2) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def alone(checkpoint: Path) -> dict[tuple[str, str], Ran]:
     return run_cases(single_mesh(), checkpoint, CASES)
 
