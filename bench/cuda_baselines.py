@@ -20,6 +20,7 @@ from kit.model.clip_conv import ClipConv3d
 from kit.model.group_norm import GroupNorm
 from kit.model.moe import MoE, gated_mlp
 from kit.model.norm import RMSNorm
+from kit.model.shard import WHOLE, Shard
 from kit.model.transformer import HunyuanImage3
 from kit.tokenizer.layout import Layout
 
@@ -138,10 +139,13 @@ class MaskedStaticCache:
         return out.transpose(1, 2)
 
 
-def sharing_weights(model: HunyuanImage3) -> HunyuanImage3:
-    """Return a second module over the same weights, without the kit's fused kernels."""
+def sharing_weights(model: HunyuanImage3, shard: Shard = WHOLE) -> HunyuanImage3:
+    """Return a second module over the same weights, without the kit's fused kernels.
+
+    Its ranks may share something else than weights: tokens.
+    """
     with torch.device("meta"):
-        other = HunyuanImage3(model.config)
+        other = HunyuanImage3(model.config, shard)
     other.load_state_dict(model.state_dict(), assign=True)
     for part in other.modules():
         if isinstance(part, MoE | RMSNorm | GroupNorm):

@@ -115,6 +115,9 @@ class MultiprocessExecutor:
         seen = time.monotonic()
         while len(ends) < len(self._ranks):
             for rank, message in self._messages(_LOOK_S):
+                if isinstance(message, Failure) and to_error(message) is None:
+                    # Others wait for this rank in an exchange that it will never make.
+                    raise self._error(rank, message)
                 if isinstance(message, RunResult | Failure):
                     ends[rank] = message
                 elif isinstance(message, StepEvent) and interruption is None:
@@ -130,10 +133,9 @@ class MultiprocessExecutor:
             self._check_time(ends, time.monotonic() - seen)
         if interruption is not None:
             raise interruption
-        failures = [(r, end) for r, end in sorted(ends.items()) if isinstance(end, Failure)]
-        # What is not the kit's comes first: it makes the group unfit for another run.
-        for rank, failure in sorted(failures, key=lambda item: to_error(item[1]) is not None):
-            raise self._error(rank, failure)
+        for rank, end in sorted(ends.items()):
+            if isinstance(end, Failure):
+                raise self._error(rank, end)
         leaders = ends[0]
         assert isinstance(leaders, RunResult), "no rank has failed"
         return leaders

@@ -100,6 +100,7 @@ def serve(connection: Connection) -> None:
             if not isinstance(error, KitError):
                 logger.exception("request %s failed", run.request_id)
             send(to_failure(error))
+    runner.close()
 
 
 def _keep(event: StepEvent) -> None:
