@@ -43,6 +43,9 @@ class WorkerConfig:
     vae_waits: bool = False
     """The VAE decoder waits in host memory until it runs."""
 
+    whole_experts: bool = False
+    """Tensor ranks have whole experts, as many each, in place of slices of all."""
+
     topology: Topology = ONE_RANK
     """How the ranks of the worker group share a request."""
 
@@ -73,6 +76,12 @@ class WorkerInfo:
     host_weight_bytes: int = 0
     """Bytes of the parameters that wait in host memory."""
 
+    bytes_read: int = 0
+    """Of the checkpoint's files, by this rank."""
+
+    read_time_s: float = 0.0
+    """From the first of these bytes to the last one in its place on the device."""
+
     expert_layer: str = "loop"
     """grouped: grouped matrix products that never wait for the host; loop: one expert at a time."""
 
@@ -97,7 +106,7 @@ class RunResult:
 
     request_id: str
     image: npt.NDArray[np.uint8]
-    """uint8 [height, width, 3], RGB."""
+    """uint8 [height, width, 3], RGB; [0, 0, 3] on ranks that do not speak for their group."""
 
     step_times_s: tuple[float, ...]
     tokens_written: tuple[int, ...]

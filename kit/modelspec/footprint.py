@@ -25,19 +25,19 @@ VAE_TILE = 24
 KEPT_ROW_GRAIN = 1024
 """Contiguous rows that stay at one address for captured graphs are as long as the next multiple."""
 
-_SPLIT_PARTS: frozenset[Part] = frozenset({"embedding", "attention", "experts", "shared_expert"})
+_SPLIT_PARTS: frozenset[Part] = frozenset({"attention", "experts", "shared_expert"})
 
 
 @dataclass(frozen=True)
 class Split:
-    """How many ranks share what of a model; vLLM-Omni splits HunyuanImage-3.0 in this way.
+    """How many ranks share what of a model.
 
-    Norms, routers, timestep embedders, the layers between latents and tokens, and the VAE decoder
-    are whole on every rank.
+    The embedding, norms, routers, timestep embedders, the layers between latents and tokens, and
+    the VAE decoder are whole on every rank.
     """
 
     tensor: int = 1
-    """Ranks that share the embedding, the heads and the width of every expert."""
+    """Ranks that share the heads and the width of every expert."""
 
     sequence: int = 1
     """Ranks that share the tokens, and around attention the heads of a tensor rank."""
@@ -145,9 +145,10 @@ def contiguous_bytes(num_rows: int, num_tokens: int, token_bytes: int) -> int:
     return num_rows * row_bytes(num_tokens, token_bytes, 1)
 
 
-def kept_rows_bytes(model: ModelConfig, token_bytes: int) -> int:
+def kept_rows_bytes(model: ModelConfig, token_bytes: int, split: Split = ONE_RANK) -> int:
     """Return the bytes that contiguous rows of all requests keep where graphs are captured."""
-    return most_rows(model) * row_bytes(longest_row(model), token_bytes, KEPT_ROW_GRAIN)
+    num_rows = -(-most_rows(model) // split.cfg)
+    return num_rows * row_bytes(longest_row(model), token_bytes, KEPT_ROW_GRAIN)
 
 
 def longest_row(model: ModelConfig) -> int:
@@ -194,9 +195,7 @@ def weight_bytes_by_part(
     for spec in expected_tensors(model).values():
         if spec.needed_for_t2i:
             ranks = split.tensor if spec.part in _SPLIT_PARTS else 1
-            # A vocabulary that the ranks cannot share evenly is padded.
-            elements = -(-math.prod(spec.shape) // ranks)
-            num_bytes = elements * element_bytes.get(spec.part, dtype_bytes)
+            num_bytes = math.prod(spec.shape) // ranks * element_bytes.get(spec.part, dtype_bytes)
             sizes[spec.part] = sizes.get(spec.part, 0) + num_bytes
     return sizes
 

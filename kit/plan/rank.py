@@ -175,7 +175,7 @@ def rank_memory(
         kv = KVCacheManager(geometry, num_pages, max_rows)
     elif room < 0:
         raise _model_does_not_fit(model, config, memory, precision, None)
-    kept = kept_rows_bytes(model, token_bytes) if kv is None and use_graphs else 0
+    kept = kept_rows_bytes(model, token_bytes, split) if kv is None and use_graphs else 0
     return RankMemory(
         kv=kv,
         kept_rows_bytes=kept,

@@ -32,8 +32,8 @@ def plan(deploy_config: str = PAGED, /, **settings: Any) -> Plan:
 def test_weights_of_the_published_split_by_hand() -> None:
     planned = plan()
     assert planned.num_ranks == 4
-    shared = LAYERS - ROUTERS - NORMS + EMBEDDING
-    whole = NORMS + PATCH_EMBED + FINAL_LAYER + EMBEDDERS
+    shared = LAYERS - ROUTERS - NORMS
+    whole = NORMS + EMBEDDING + PATCH_EMBED + FINAL_LAYER + EMBEDDERS
     # bfloat16, the router in float32, the decoder in float16.
     expected = 2 * (shared // 4 + whole) + 4 * ROUTERS + 2 * VAE_DECODER
     assert planned.weight_bytes == expected
