@@ -1,0 +1,52 @@
+"""The workloads of several cards, small and on two processes of this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from golden_cases import PACKAGE
+
+from bench.environment import capture
+from bench.rank_model import Setting
+from bench.registry import Context
+from bench.workloads import cuda_parallel
+
+_PER_LAYER = ("moe_intermediate_size", "num_experts", "moe_topk", "num_shared_expert")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Setting:
+    """The golden checkpoint's shape, with as many layers as wanted."""
+    raw = json.loads((PACKAGE / "checkpoint" / "golden" / "config.json").read_text())
+    for name in _PER_LAYER:
+        raw[name] = raw[name][0] if isinstance(raw[name], list) else raw[name]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(raw))
+    return Setting(
+        device="cpu",
+        config_path=str(path),
+        num_layers=2,
+        num_layers_alone=1,
+        prefix_len=20,
+        grid=(6, 5),
+        page_size=16,
+        num_image_steps=2,
+    )
+
+
+def context(name: str) -> Context:
+    return Context(name, ("python",), capture(), 2)
+
+
+def test_tensor_parallel_on_two_processes(tiny: Setting) -> None:
+    record = cuda_parallel.measure_setting(context("cuda_parallel"), tiny, 2)
+    assert record.status == "ok", record.error
+    assert record.equality is not None
+    assert record.equality.seen == 0
+    assert record.findings["error_against_one_rank"] < 1e-4
+    assert record.candidate is not None
+    for row in record.candidate.rows:
+        parts = [row[name] for name in ("first_step_s", "later_steps_s", "decode_s")]
+        assert sum(parts) == pytest.approx(row["image_s"])  # type: ignore[arg-type]
