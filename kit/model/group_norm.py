@@ -58,7 +58,9 @@ class GroupNorm(nn.GroupNorm):
         middle = (counts * means).sum(0) / total
         spread = (squares + counts * (means - middle) ** 2).sum(0) / total
         scale = torch.rsqrt(spread + self.eps)
-        normed = ((grouped - middle[..., None]) * scale[..., None]).view(x.shape)
-        channels = (-1, *(1,) * (x.dim() - 2))
-        scaled = normed * self.weight.float().view(channels) + self.bias.float().view(channels)
-        return scaled.to(x.dtype)
+        # In place: the map is the largest there is.
+        normed = (grouped - middle[..., None]).mul_(scale[..., None]).view(x.shape)
+        weight, bias = (
+            values.float().view(-1, *(1,) * (x.dim() - 2)) for values in (self.weight, self.bias)
+        )
+        return normed.mul_(weight).add_(bias).to(x.dtype)

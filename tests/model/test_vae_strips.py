@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
+from allocations import peak_bytes
 from ranks import run_ranks
 from torch import Tensor, nn
 
+from kit.checkpoint.shipped import DEFAULT_CHECKPOINT, GOLDEN_CHECKPOINT
 from kit.model.group_norm import GroupNorm
 from kit.model.vae import VAEDecoder
-from kit.modelspec.config import VAEConfig
+from kit.modelspec.config import VAEConfig, load_model_config
+from kit.modelspec.footprint import Split, activation_bytes
 from kit.parallel.group import ALONE, Mesh, RankGroup
 from kit.parallel.strips import WHOLE, divide_rows
 from kit.parallel.topology import Topology
@@ -30,6 +34,7 @@ CLIP = VAEConfig(
     shift_factor=None,
 )
 FRAME = replace(CLIP, ffactor_temporal=1, layers_per_block=0)
+SHIPPED = (GOLDEN_CHECKPOINT, DEFAULT_CHECKPOINT)
 # Latent rows and columns: even and uneven strips, wide and tall, fewer rows than ranks.
 SIZES = ((8, 3), (7, 2), (3, 9), (5, 5), (2, 2))
 
@@ -71,17 +76,21 @@ class Seen:
 
     norm: tuple[float, float] | None
 
+    memory: dict[str, float]
+    """Bytes of a decoding by two ranks, over the estimate, by shipped checkpoint."""
+
 
 @torch.inference_mode()
 def _on_rank(mesh: Mesh) -> Seen:
     """Everything at once: what takes long is to start processes."""
-    images, faults, norm = {}, {}, None
+    images, faults, norm, memory = {}, {}, None, {}
     for count in (4, 2):
         ranks = mesh.first(count)
         images[count] = [] if ranks is None else list(_decode(ranks))
         if count == 2 and ranks is not None:
             faults, norm = _decode_with_faults(ranks), _norm_far_from_zero(ranks)
-    return Seen(images, faults, norm)
+            memory = {str(folder.name): _memory(ranks, folder) for folder in SHIPPED}
+    return Seen(images, faults, norm, memory)
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +189,29 @@ def test_norms_lose_nothing_to_a_mean_far_from_zero(seen: list[Seen]) -> None:
         error, with_silu = rank.norm
         assert error < 2e-3  # float16 rounds values up to 4 by as much
         assert with_silu == 0
+
+
+def _memory(ranks: RankGroup, folder: Path) -> float:
+    model = load_model_config(folder)
+    decoder = make_decoder(model.vae)
+    estimate = activation_bytes(
+        model,
+        height=256,
+        width=192,
+        prefix_len=0,
+        num_rows=1,
+        dtype_bytes=4,
+        split=Split(decode=ranks.size),
+    )
+    latents = make_latents(model.vae, 16, 12)
+    return peak_bytes(lambda: decoder(latents, ranks)) / estimate.decode
+
+
+def test_a_strip_takes_the_memory_that_is_planned(seen: list[Seen]) -> None:
+    for rank in seen[:2]:
+        assert set(rank.memory) == {"golden", "hunyuan_image3_tiny"}
+        for share in rank.memory.values():
+            assert 0.95 <= share <= 1.05
 
 
 @pytest.mark.parametrize(
