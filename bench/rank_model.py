@@ -114,11 +114,11 @@ class Requests:
         self, setting: Setting, model: HunyuanImage3, cfg: RankGroup = ALONE, *modes: KVMode
     ) -> None:
         """modes: those that will be run; both, unless they are named."""
-        self._setting, self._model, self._cfg = setting, model, cfg
+        self.model, self._setting, self._cfg = model, setting, cfg
         self.layout = setting.layout()
-        self._num_rows = share_rows(NUM_ROWS, cfg).num_own
+        self.num_rows = share_rows(NUM_ROWS, cfg).num_own
         self._graphs = StepGraphs(model) if setting.is_card else None
-        self._pages = self._num_rows * num_pages(self.layout.kv_len, setting.page_size)
+        self._pages = self.num_rows * num_pages(self.layout.kv_len, setting.page_size)
         self._backends: dict[KVMode, KVBackend] = {
             mode: self._backend(mode) for mode in modes or ("dense_legacy", "paged_scheduler")
         }
@@ -128,28 +128,28 @@ class Requests:
         allocation = None
         if mode == "paged_scheduler":
             # The same shuffle on every rank: pages have one id on all.
-            shuffle = torch.Generator().manual_seed(len(self._model.model.layers))
-            order = torch.randperm(self._pages, generator=shuffle).view(self._num_rows, -1)
+            shuffle = torch.Generator().manual_seed(len(self.model.model.layers))
+            order = torch.randperm(self._pages, generator=shuffle).view(self.num_rows, -1)
             tables = tuple(tuple(row) for row in order.tolist())
             allocation = KVAllocation(
                 "bench", 1, tables, self.layout.kv_len, self._setting.page_size
             )
-        kv = self._backends[mode].open(self.layout, self._num_rows, allocation)
+        kv = self._backends[mode].open(self.layout, self.num_rows, allocation)
         run = bench_run(self.layout, allocation, num_steps)
-        return DenoiseLoop(self._model, kv, run, None, self._graphs, self._cfg)
+        return DenoiseLoop(self.model, kv, run, None, self._graphs, self._cfg)
 
     def _backend(self, mode: KVMode) -> KVBackend:
         paged = mode == "paged_scheduler"
         return create_backend(
-            device=self._model.device,
+            device=self.model.device,
             kv_mode=mode,
             name="FLASH_ATTN",
-            model=self._model.config,
+            model=self.model.config,
             dtype=self._setting.dtype,
             page_size=self._setting.page_size if paged else None,
             num_pages=self._pages if paged else 0,
             fixed_addresses=self._setting.is_card,
-            head_ranks=self._model.shard.head_ranks,
+            head_ranks=self.model.shard.head_ranks,
             row_ranks=self._cfg.size,
         )
 

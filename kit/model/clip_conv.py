@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kit.parallel.strips import WHOLE, Strips
+from kit.parallel.strips import ALL_ROWS, Strips
 
 
 class ClipConv3d(nn.Module):
@@ -24,7 +24,7 @@ class ClipConv3d(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_channels))
         self.reach = kernel_size // 2
 
-    def forward(self, x: Tensor, strips: Strips = WHOLE) -> Tensor:
+    def forward(self, x: Tensor, strips: Strips = ALL_ROWS) -> Tensor:
         """Map [B, C_in, T, H, W] to [B, C_out, T, H, W], H the rows of this rank."""
         # Contiguous, so that neighbouring frames are channels without a copy.
         frames = strips.with_neighbours(x.transpose(1, 2), self.reach)
@@ -33,7 +33,7 @@ class ClipConv3d(nn.Module):
             return self._frame(frames, 0, padding)[:, :, None]
         return torch.stack([self._frame(frames, t, padding) for t in range(frames.shape[1])], dim=2)
 
-    def last_frame(self, x: Tensor, strips: Strips = WHOLE) -> Tensor:
+    def last_frame(self, x: Tensor, strips: Strips = ALL_ROWS) -> Tensor:
         """Return the last frame of forward(x) alone, [B, C_out, H, W]."""
         reached = x.transpose(1, 2)[:, -1 - self.reach :]
         frames = strips.with_neighbours(reached, self.reach)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kit.parallel.strips import WHOLE, Strips
+from kit.parallel.strips import ALL_ROWS, Strips
 
 NUM_GROUPS = 32
 
@@ -23,13 +23,13 @@ class GroupNorm(nn.GroupNorm):
         self.fused = False
         """Run the kit's Triton kernel; see kit.model.fused."""
 
-    def forward(self, x: Tensor, strips: Strips = WHOLE) -> Tensor:
+    def forward(self, x: Tensor, strips: Strips = ALL_ROWS) -> Tensor:
         """Return the norm, of x's shape and dtype; float32 inside."""
         if self.fused:
             return self._fused(x, strips, silu=False)
         return super().forward(x) if strips.is_whole else self._of_strips(x, strips)
 
-    def silu(self, x: Tensor, strips: Strips = WHOLE) -> Tensor:
+    def silu(self, x: Tensor, strips: Strips = ALL_ROWS) -> Tensor:
         """Return silu(forward(x))."""
         return self._fused(x, strips, silu=True) if self.fused else F.silu(self.forward(x, strips))
 

@@ -19,7 +19,7 @@ from kit.model.shard import WHOLE, Cut, Shard, SlicedLinear
 from kit.model.transformer import HunyuanImage3
 from kit.model.vae import VAEDecoder
 from kit.modelspec.config import ModelConfig
-from kit.modelspec.files import DTYPE_BYTES, CheckpointFiles
+from kit.modelspec.files import CheckpointFiles
 from kit.modelspec.tensors import check_tensors
 
 OnBytes = Callable[[int], None]
@@ -153,7 +153,7 @@ def _fill(
     parts = {prefix + name: (view, cut) for name, view, cut in official_parts(module)}
     entries = sorted((files.tensors[name] for name in parts), key=lambda e: (e.path, e.name))
     what = prefix.rstrip(".") or "transformer"
-    num_bytes = {e.name: parts[e.name][0].numel() * DTYPE_BYTES[e.dtype] for e in entries}
+    num_bytes = {entry.name: parts[entry.name][1].share(entry.num_bytes) for entry in entries}
     bar = tqdm(
         total=sum(num_bytes.values()),
         desc=what,

@@ -61,6 +61,10 @@ class Cut:
             for at in range(self.blocks)
         ]
 
+    def share(self, num_bytes: int) -> int:
+        """Return the bytes of the rank's part of a tensor of so many as stored."""
+        return num_bytes // self.size
+
     def places(self, own: Tensor) -> list[Tensor]:
         """Return views of where the parts that `of` gives lie in the rank's own tensor."""
         if self.size == 1:

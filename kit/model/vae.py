@@ -9,7 +9,7 @@ from kit.model.group_norm import GroupNorm
 from kit.model.vae_blocks import EPS, AttnBlock, ResnetBlock, Upsample
 from kit.modelspec.config import VAEConfig
 from kit.parallel.group import ALONE, RankGroup
-from kit.parallel.strips import WHOLE, Strips, divide_rows
+from kit.parallel.strips import ALL_ROWS, Strips, divide_rows
 
 
 class Mid(nn.Module):
@@ -21,7 +21,7 @@ class Mid(nn.Module):
         self.attn_1 = AttnBlock(channels)
         self.block_2 = ResnetBlock(channels, channels)
 
-    def forward(self, x: Tensor, strips: Strips = WHOLE) -> Tensor:
+    def forward(self, x: Tensor, strips: Strips = ALL_ROWS) -> Tensor:
         """Map [B, C, T, H, W] to the same shape."""
         for part in (self.block_1, self.attn_1, self.block_2):
             x = part(x, strips)
@@ -38,7 +38,7 @@ class UpLevel(nn.Module):
         )
         self.upsample: Upsample | None = None
 
-    def forward(self, x: Tensor, strips: Strips = WHOLE) -> Tensor:
+    def forward(self, x: Tensor, strips: Strips = ALL_ROWS) -> Tensor:
         """Map [B, C_in, T, H, W] to the next level's clip."""
         for block in self.block:
             x = block(x, strips)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from kit.model.clip_conv import ClipConv3d
 from kit.model.group_norm import GroupNorm
-from kit.parallel.strips import WHOLE, Strips
+from kit.parallel.strips import ALL_ROWS, Strips
 
 EPS = 1e-6  # The transformer's group norms take 1e-5.
 
@@ -29,7 +29,7 @@ class ResnetBlock(nn.Module):
             None if in_channels == out_channels else ClipConv3d(in_channels, out_channels, 1)
         )
 
-    def forward(self, x: Tensor, strips: Strips = WHOLE) -> Tensor:
+    def forward(self, x: Tensor, strips: Strips = ALL_ROWS) -> Tensor:
         """Map [B, C_in, T, H, W] to [B, C_out, T, H, W]."""
         h = self.conv1(self.norm1.silu(x, strips), strips)
         h = self.conv2(self.norm2.silu(h, strips), strips)
@@ -47,7 +47,7 @@ class AttnBlock(nn.Module):
             ClipConv3d(channels, channels, 1) for _ in range(4)
         )
 
-    def forward(self, x: Tensor, strips: Strips = WHOLE) -> Tensor:
+    def forward(self, x: Tensor, strips: Strips = ALL_ROWS) -> Tensor:
         """Map [B, C, T, H, W] to the same shape; scale 1/sqrt(C)."""
         own = self.norm(x, strips)
         # Half of what keys and values would be; every rank computes these of all rows.
@@ -72,7 +72,7 @@ class Upsample(nn.Module):
         self.conv = ClipConv3d(in_channels, out_channels * factor)
         self.repeats = out_channels * factor // in_channels
 
-    def forward(self, x: Tensor, strips: Strips = WHOLE) -> Tensor:
+    def forward(self, x: Tensor, strips: Strips = ALL_ROWS) -> Tensor:
         """Map [B, C_in, T, H, W] to [B, C_out, T*time_factor, 2H, 2W]."""
         h = depth_to_space(self.conv(x, strips), self.time_factor)
         return h + depth_to_space(x.repeat_interleave(self.repeats, dim=1), self.time_factor)

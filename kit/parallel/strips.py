@@ -54,7 +54,7 @@ class Strips:
         return self.ranks.gather_uneven(x, x.dim() - 2, [scale * rows for rows in self.heights])
 
 
-WHOLE = Strips(ALONE, ())
+ALL_ROWS = Strips(ALONE, ())
 """Of maps that nobody divided."""
 
 

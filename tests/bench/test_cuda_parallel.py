@@ -11,7 +11,7 @@ from golden_cases import PACKAGE
 from bench.environment import capture
 from bench.rank_model import Setting
 from bench.registry import Context
-from bench.workloads import cuda_parallel, cuda_vae_parallel
+from bench.workloads import cuda_parallel, cuda_parallel_whole, cuda_vae_parallel
 from kit.modelspec.config import VAEConfig
 
 _PER_LAYER = ("moe_intermediate_size", "num_experts", "moe_topk", "num_shared_expert")
@@ -51,6 +51,14 @@ def test_tensor_parallel_on_two_processes(tiny: Setting) -> None:
     for row in record.candidate.rows:
         parts = [row[name] for name in ("first_step_s", "later_steps_s", "decode_s")]
         assert sum(parts) == pytest.approx(row["image_s"])  # type: ignore[arg-type]
+
+
+def test_shared_tokens_and_rows_on_two_processes(tiny: Setting) -> None:
+    record = cuda_parallel_whole.measure_setting(context("cuda_parallel_whole"), tiny, 2)
+    assert record.status == "ok", record.error
+    assert record.equality is not None
+    assert record.equality.seen < 1e-4
+    assert set(record.summary) == {"ulysses_over_alone", "cfg_over_alone"}
 
 
 def test_strips_on_two_processes() -> None:

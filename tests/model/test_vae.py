@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from kit.model.clip_conv import ClipConv3d
 from kit.model.vae import VAEDecoder
 from kit.modelspec.config import ModelConfig, VAEConfig
-from kit.parallel.strips import WHOLE, Strips
+from kit.parallel.strips import ALL_ROWS, Strips
 
 
 def random_decoder(config: VAEConfig) -> VAEDecoder:
@@ -30,7 +30,7 @@ def random_decoder(config: VAEConfig) -> VAEDecoder:
 
 
 class PlainConv(nn.Conv3d):
-    def forward(self, x: Tensor, _: Strips = WHOLE) -> Tensor:
+    def forward(self, x: Tensor, _: Strips = ALL_ROWS) -> Tensor:
         return super().forward(x)
 
 

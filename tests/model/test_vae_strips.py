@@ -19,7 +19,7 @@ from kit.model.vae import VAEDecoder
 from kit.modelspec.config import VAEConfig, load_model_config
 from kit.modelspec.footprint import Split, activation_bytes
 from kit.parallel.group import ALONE, Mesh, RankGroup
-from kit.parallel.strips import WHOLE, divide_rows
+from kit.parallel.strips import ALL_ROWS, divide_rows
 from kit.parallel.topology import Topology
 
 CLIP = VAEConfig(
@@ -232,4 +232,4 @@ def test_a_rank_that_is_alone_copies_nothing() -> None:
     assert strips.with_neighbours(x, 1) is x
     assert strips.gather_rows(x) is x
     assert strips.own(x).data_ptr() == x.data_ptr()
-    assert strips.padding(1) == WHOLE.padding(1) == 1
+    assert strips.padding(1) == ALL_ROWS.padding(1) == 1
