@@ -75,9 +75,6 @@ FOREIGN_FIELDS: Mapping[str, ForeignField] = {
     **_fields(
         ("top",), "trust_remote_code", _lacks("run code that comes with a checkpoint, nor need any")
     ),
-    **_fields(
-        ("top",), "distributed_executor_backend", _lacks("have a choice of distributed executors")
-    ),
     **_fields(("top",), "enable_chunked_prefill", _lacks("split the first step of a request")),
     **_fields(("top",), "custom_voice_dir", _lacks("make speech")),
     **_fields(

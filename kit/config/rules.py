@@ -160,6 +160,14 @@ def _check_vae_ranks(config: DeployConfig) -> None:
 
 def _check_devices(config: DeployConfig) -> None:
     stage = config.stage
+    world_size = stage.parallel_config.world_size
+    if stage.distributed_executor_backend == "inline" and world_size > 1:
+        raise _refusal(
+            config,
+            "stage.distributed_executor_backend",
+            f"inline runs one rank, and parallel_config makes {world_size}",
+            "use mp, or leave it out",
+        )
     if stage.devices == "cpu":
         if stage.diffusion_attention_backend == "CUDNN_ATTN":
             raise _refusal(

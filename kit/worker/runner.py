@@ -33,6 +33,7 @@ from kit.platforms.base import Platform
 from kit.platforms.detect import open_platform
 from kit.request import StepEvent
 from kit.telemetry.log import get_logger
+from kit.worker.facts import describe_platform
 
 OnStep = Callable[[StepEvent], None]
 IsCancelled = Callable[[], bool]
@@ -115,6 +116,7 @@ class ModelRunner:
             weight_bytes=_num_bytes(p for p in parameters if p.device == device),
             host_weight_bytes=_num_bytes(waiting),
             load_time_s=time.perf_counter() - started,
+            platform=describe_platform(device),
             bytes_read=sum(bytes_read),
             read_time_s=reading,
             expert_layer=expert_layer(device, dtype),
