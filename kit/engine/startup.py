@@ -94,6 +94,7 @@ def plan_worker(
         use_graphs=use_graphs,
         stream_layers=stage.enable_layerwise_offload,
         vae_tiling=stage.vae_use_tiling,
+        vae_ranks=stage.parallel_config.vae_patch_parallel_size,
         vae_waits=stage.enable_cpu_offload,
     )
     if rank.host_weight_bytes:

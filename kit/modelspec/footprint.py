@@ -45,6 +45,9 @@ class Split:
     cfg: int = 1
     """Ranks that share the computation of the CFG rows."""
 
+    decode: int = 1
+    """Ranks that decode an image together, a strip of rows each."""
+
     whole_experts: bool = False
     """Tensor ranks have whole experts, as many each, in place of slices of all."""
 
@@ -273,10 +276,10 @@ def activation_bytes(
                                                               shared expert's output
 
         decode  = 4 to 7.25 feature maps of the decoder's largest level, see _live_decoder_maps; of
-                  one tile with vae_tiling
+                  one tile with vae_tiling, of the tallest strip where ranks decode together
 
     Ranks that share rows or tokens divide T, tensor ranks the heads and I; with whole experts in
-    their place k (every rank is taken to get its share of the tokens). Each rank decodes.
+    their place k (every rank is taken to get its share of the tokens).
 
     Sources: the kit's own model and kernels, which follow the official layer and decoder; more
     than one rank is arithmetic, not measured.
@@ -288,10 +291,13 @@ def activation_bytes(
     attention, experts = (_fused_bytes if fused else _plain_bytes)(model, T, dtype_bytes, split)
     if vae_tiling:
         grid = (min(grid[0], VAE_TILE), min(grid[1], VAE_TILE))
+    in_strips = 1 < split.decode <= grid[0]
+    if in_strips:
+        grid = (-(-grid[0] // split.decode), grid[1])
     largest_map = max(_decoder_map_elements(model, grid))
     return ActivationBytes(
         denoise=4 * T * model.hidden_size * dtype_bytes + max(attention, experts),
-        decode=int(_live_decoder_maps(model) * largest_map * vae_dtype_bytes),
+        decode=int(_live_decoder_maps(model, in_strips=in_strips) * largest_map * vae_dtype_bytes),
     )
 
 
@@ -325,16 +331,18 @@ def _fused_bytes(model: ModelConfig, T: int, dtype_bytes: int, split: Split) -> 
     return attention, T * (routed + H) * dtype_bytes
 
 
-def _live_decoder_maps(model: ModelConfig) -> float:
+def _live_decoder_maps(model: ModelConfig, *, in_strips: bool) -> float:
     """Return how many maps of the largest size live at once, in a residual block's second half.
 
     The block's input, the first half's result, what is convolved, the result: 4. The level's own
     input where a block follows another: 1. Clips of several frames are copied with neighbouring
-    frames side by side, and their frames stacked: 2. The convolution's copy of one frame.
+    frames side by side, and their frames stacked: 2. The convolution's copy of one frame. A strip
+    is copied between its neighbours' rows: 1, and none more for clips.
     """
     vae = model.vae
     follows, is_clip = vae.layers_per_block > 0, vae.ffactor_temporal > 1
-    return 4 + (1 if follows else 0) + (2 if is_clip else 0) + 1 / vae.ffactor_temporal
+    copies = 2 if is_clip else int(in_strips)
+    return 4 + (1 if follows else 0) + copies + 1 / vae.ffactor_temporal
 
 
 def _decoder_map_elements(model: ModelConfig, grid: tuple[int, int]) -> list[int]:

@@ -129,6 +129,7 @@ def split_of(config: DeployConfig) -> Split:
         tensor=parallel.tensor_parallel_size,
         sequence=parallel.sequence_size,
         cfg=parallel.cfg_parallel_size,
+        decode=parallel.vae_patch_parallel_size,
         whole_experts=parallel.enable_expert_parallel,
     )
 
