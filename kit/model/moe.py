@@ -16,6 +16,9 @@ from torch import Tensor, nn
 Gate = Callable[[Tensor], Tensor]
 """Of both halves [N, 2I], in the order of the weight's; returns [N, I]."""
 
+GroupedLayer = Callable[["MoE", Tensor], Tensor]
+"""Runs a layer on tokens [N, H] without waiting for the host; returns [N, H]."""
+
 
 class Router(nn.Module):
     """Chooses the experts of each token. Weight and arithmetic are float32 in every model dtype."""
@@ -103,11 +106,16 @@ class MoE(nn.Module):
         self.fused = False
         """Run the kit's kernels, without waiting for the host; see kit.model.fused."""
 
+        self.grouped: GroupedLayer | None = None
+        """On an NPU, if its operators passed; see kit.model.npu."""
+
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, T, H] to [B, T, H]; the branches are added in float32."""
         tokens = x.flatten(0, 1)  # [N, H]
         if self.fused:
             return self._grouped(tokens).view_as(x)
+        if self.grouped is not None:
+            return self.grouped(self, tokens).view_as(x)
         weights, indices = self.gate(tokens)
         routed: Tensor = self.experts(tokens, weights, indices)
         shared: Tensor = self.shared_mlp(tokens)

@@ -87,7 +87,7 @@ class ModelRunner:
             weight_bytes=_num_bytes(p for p in parameters if p.device == device),
             host_weight_bytes=_num_bytes(waiting),
             load_time_s=time.perf_counter() - started,
-            expert_layer=expert_layer(device, dtype),
+            expert_layer=expert_layer(self._model),
         )
         self._paged_path_logged = False
 
