@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from kit.config.deploy import KVMode
 from kit.kv.allocation import KVAllocation
 from kit.parallel.topology import ONE_RANK, Topology
-from kit.request import ResolvedSampling
+from kit.request import RecordedPlatform, ResolvedSampling, StepEvent
 from kit.tokenizer.layout import Rows
 
 
@@ -49,6 +50,9 @@ class WorkerConfig:
     topology: Topology = ONE_RANK
     """How the ranks of the worker group share a request."""
 
+    vae_ranks: int = 1
+    """The group's first ranks, which decode an image together; 1 with vae_tiling."""
+
     rank: int = 0
     """This worker's place in the group."""
 
@@ -73,6 +77,9 @@ class WorkerInfo:
     """Bytes of the parameters on the device, transformer and VAE decoder."""
 
     load_time_s: float
+    platform: RecordedPlatform
+    """What computes here, as replay records state it."""
+
     host_weight_bytes: int = 0
     """Bytes of the parameters that wait in host memory."""
 
@@ -116,3 +123,53 @@ class RunResult:
     decode_time_s: float
     kv_bytes: int
     peak_memory_bytes: int
+
+
+@dataclass(frozen=True)
+class StartRank:
+    """The first message to a rank's process."""
+
+    config: WorkerConfig
+    name: str
+    """How its log lines call it."""
+
+    log_level: int
+    cpus: tuple[int, ...]
+    """Processors that it keeps to; empty: any."""
+
+
+@dataclass(frozen=True)
+class StopRun:
+    """The running request must not make another step."""
+
+    request_id: str
+
+
+@dataclass(frozen=True)
+class Shutdown:
+    """The rank's process must end."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A rank is ready for requests."""
+
+    info: WorkerInfo
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception of a rank, without its traceback: the rank has logged that."""
+
+    kind: str
+    """Name of its class."""
+
+    message: str
+    details: Mapping[str, str | int | float | None]
+    """Its plain attributes."""
+
+
+ToRank = StartRank | RunRequest | StopRun | Shutdown
+FromRank = Loaded | StepEvent | RunResult | Failure
+"""A rank answers StartRank with Loaded or Failure, and each RunRequest with StepEvents and then one
+RunResult or Failure."""

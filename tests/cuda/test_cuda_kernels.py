@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -92,6 +94,35 @@ def test_group_norm(
     seen = group_norm(x, 32, weight, bias, 1e-6, silu=silu)
     limit = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 5e-3}[dtype]
     assert relative(seen, F.silu(wanted) if silu else wanted) < limit
+
+
+@pytest.mark.parametrize("heights", [(40, 24), (5, 59), (16, 16, 16, 16)])
+def test_group_norm_of_strips_is_that_of_the_whole(
+    draw: torch.Generator, heights: tuple[int, ...]
+) -> None:
+    """Each strip normalised by the moments of all, as ranks do."""
+    from kit.kernels.group_norm import group_norm
+
+    x = normal(draw, 1, 128, 2, 64, 48) + torch.linspace(10, 20, 64, device=CUDA)[:, None]
+    x = x.half()
+    weight, bias = (normal(draw, 128, dtype=torch.float16) for _ in range(2))
+    strips = x.split(heights, dim=-2)
+    moments: list[Tensor] = []
+
+    def keep(own: Tensor) -> Tensor:
+        moments.append(own)
+        return own.repeat(len(heights), 1, 1)
+
+    def norm(strip: Tensor, gather: Callable[[Tensor], Tensor]) -> Tensor:
+        return group_norm(
+            strip, 32, weight, bias, 1e-6, silu=True, num_ranks=len(heights), gather=gather
+        )
+
+    for strip in strips:
+        norm(strip, keep)
+    seen = torch.cat([norm(strip, lambda _: torch.cat(moments)) for strip in strips], dim=-2)
+    wanted = F.group_norm(x.double(), 32, weight.double(), bias.double(), 1e-6)
+    assert relative(seen, F.silu(wanted)) < 1e-3
 
 
 @pytest.mark.parametrize(
