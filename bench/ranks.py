@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -54,7 +55,7 @@ def run_on_ranks(
             return _collect(ends, limit_s)
         finally:
             for process in processes:
-                process.join(timeout=30)
+                process.join(timeout=5)
                 process.kill()
 
 
@@ -86,6 +87,7 @@ def _run(
     on_rank: OnRank,
     args: tuple[object, ...],
 ) -> None:
+    result: tuple[bool, Any]
     try:
         if device_type == "cpu":
             torch.set_num_threads(1)
@@ -94,7 +96,10 @@ def _run(
             device = torch.device(device_type, rank)
             torch.cuda.set_device(device)
         mesh: Mesh = join_mesh(topology, rank, device, rendezvous, timeout=_EXCHANGE_LIMIT)
-        end.send((False, on_rank(mesh, device, *args)))
-        # Without leaving the group: captured graphs still hold its exchanges.
+        result = (False, on_rank(mesh, device, *args))
     except BaseException:
-        end.send((True, traceback.format_exc()))
+        result = (True, traceback.format_exc())
+    end.send(result)
+    # At once: to leave the group in order would wait for graphs that hold its exchanges, and for
+    # ranks that failed.
+    os._exit(0)

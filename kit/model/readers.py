@@ -26,20 +26,20 @@ class Readers:
     """The threads of one load; they end with its block.
 
     To a card several copy beside each other, through locked memory: the driver's own way from
-    pageable memory is slower than reading a file.
+    pageable memory is slower than reading a file. To other devices the caller's thread copies.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._stages: SimpleQueue[_Stage | None] = SimpleQueue()
-        if device.type == "cuda":
-            for _ in range(_ON_CARDS):
-                self._stages.put(_Stage(device))
-            self._pool = ThreadPoolExecutor(
-                _ON_CARDS, initializer=torch.cuda.set_device, initargs=(device,)
-            )
-        else:
+        self._pool: ThreadPoolExecutor | None = None
+        if device.type != "cuda":
             self._stages.put(None)
-            self._pool = ThreadPoolExecutor(1)
+            return
+        for _ in range(_ON_CARDS):
+            self._stages.put(_Stage(device))
+        self._pool = ThreadPoolExecutor(
+            _ON_CARDS, initializer=torch.cuda.set_device, initargs=(device,)
+        )
 
     def __enter__(self) -> Readers:
         return self
@@ -50,10 +50,13 @@ class Readers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
     def copy(self, tensors: Iterable[list[Pair]]) -> Iterator[None]:
         """Copy the parts of tensors; yields after each tensor, in order."""
+        if self._pool is None:
+            return map(self._copy, tensors)
         return self._pool.map(self._copy, tensors)
 
     def _copy(self, pairs: list[Pair]) -> None:
