@@ -14,6 +14,7 @@ from kit.modelspec.config import ModelConfig
 from kit.modelspec.files import CheckpointFiles
 from kit.modelspec.fingerprint import fingerprint_model
 from kit.request import RecordedDeployment, RecordedModel, RecordedPlatform
+from kit.telemetry.accelerators import cann_version
 from kit.telemetry.environment import cpu_model, package_versions
 
 # Those whose code computes tokens, latents or pixels; the kit's own version stands beside them.
@@ -64,6 +65,6 @@ def _device_name(device: str) -> str:
 
 
 def _versions() -> dict[str, str]:
-    versions = package_versions(_COMPUTING)
+    versions = package_versions(_COMPUTING) | cann_version()
     # The distribution's version leaves out which build of torch it is.
     return versions | {"torch": str(torch.__version__)}
