@@ -94,13 +94,14 @@ def test_working_memory_of_ranks() -> None:
             split=split,
         ).denoise
 
-    # 4352 tokens a row: the stream of T x 4 H, then k rows of H + I and H more.
+    # 4352 tokens a row: embeddings and stream of 4 H, then k rows of H + I and H more.
     def by_hand(T: int, width: int, top_k: int = 8) -> int:
         return 2 * T * (4 * 4096 + top_k * (4096 + width) + 4096)
 
     assert denoise(Split()) == by_hand(8704, 3072)
     assert denoise(Split(tensor=4)) == by_hand(8704, 768)
-    assert denoise(Split(tensor=2, sequence=2)) == by_hand(4352, 1536)
+    whole_embeddings = 2 * 4352 * 2 * 4096
+    assert denoise(Split(tensor=2, sequence=2)) == by_hand(4352, 1536) + whole_embeddings
     assert denoise(Split(tensor=2, cfg=2)) == by_hand(4352, 1536)
     assert denoise(Split(tensor=4, whole_experts=True)) == by_hand(8704, 3072, top_k=2)
 
