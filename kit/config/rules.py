@@ -115,7 +115,6 @@ def _check_degrees(config: DeployConfig) -> None:
         ("ring_degree", "do Ring sequence parallelism"),
         ("allgather_degree", "do AllGather-KV sequence parallelism"),
         ("pipeline_parallel_size", "split the layers over ranks"),
-        ("vae_patch_parallel_size", "decode an image on several ranks"),
     ):
         if value_of(config, _PARALLEL + name) != 1:
             raise _refusal(
@@ -125,6 +124,15 @@ def _check_degrees(config: DeployConfig) -> None:
                 f"set {name} to 1",
             )
     parallel = config.stage.parallel_config
+    if parallel.group_size % parallel.vae_patch_parallel_size:
+        raise _refusal(
+            config,
+            f"{_PARALLEL}vae_patch_parallel_size",
+            f"must divide the {parallel.group_size} ranks of a worker group (tensor "
+            f"{parallel.tensor_parallel_size} x sequence {parallel.sequence_size} x cfg "
+            f"{parallel.cfg_parallel_size})",
+            f"set it to 1 or {parallel.group_size}",
+        )
     product = parallel.ulysses_degree * parallel.ring_degree * parallel.allgather_degree
     if parallel.sequence_parallel_size not in (None, product):
         raise _refusal(

@@ -124,8 +124,8 @@ def test_paged_requires_rows(write: Callable[..., Path], rows: dict[str, None]) 
             {"vae_patch_parallel_size": 2},
             "parallel_config.vae_patch_parallel_size",
             2,
-            "known vLLM-Omni field; this kit does not decode an image on several ranks",
-            "set vae_patch_parallel_size to 1",
+            "must divide the 1 ranks of a worker group (tensor 1 x sequence 1 x cfg 1)",
+            "set it to 1",
         ),
         (
             {"sequence_parallel_size": 4, "ulysses_degree": 2},
