@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kit.attention.capabilities import resolve_kernel, resolve_page_size
@@ -23,9 +23,21 @@ logger = get_logger("engine")
 class StartPlan:
     """The resolved start: what the worker loads and what the Scheduler books."""
 
-    worker: WorkerConfig
-    kv: KVCacheManager | None
-    """None in dense_legacy."""
+    groups: tuple[tuple[WorkerConfig, ...], ...]
+    """What each rank of each worker group loads."""
+
+    pools: tuple[KVCacheManager | None, ...]
+    """The pages of each group; None in dense_legacy."""
+
+    @property
+    def worker(self) -> WorkerConfig:
+        """What the first rank loads; others differ in device and place."""
+        return self.groups[0][0]
+
+    @property
+    def kv(self) -> KVCacheManager | None:
+        """The pages of the first group; the others have as many."""
+        return self.pools[0]
 
 
 def plan_worker(
@@ -82,11 +94,29 @@ def plan_worker(
         use_graphs=use_graphs,
         stream_layers=stage.enable_layerwise_offload,
         vae_tiling=stage.vae_use_tiling,
+        vae_ranks=stage.parallel_config.vae_patch_parallel_size,
         vae_waits=stage.enable_cpu_offload,
     )
     if rank.host_weight_bytes:
         _check_offload(config, rank.host_weight_bytes)
-    return StartPlan(worker, rank.kv)
+    others = range(1, config.stage.parallel_config.data_parallel_size)
+    copies = (None if rank.kv is None else rank.kv.empty_copy() for _ in others)
+    return StartPlan(_groups(worker, config), (rank.kv, *copies))
+
+
+def _groups(first: WorkerConfig, config: DeployConfig) -> tuple[tuple[WorkerConfig, ...], ...]:
+    """Return what each rank loads; accelerators are given out in the order of groups and ranks."""
+    ids, size = config.stage.device_ids, first.topology.size
+    groups = []
+    for group in range(config.stage.parallel_config.data_parallel_size):
+        ranks = []
+        for rank in range(size):
+            device = first.device
+            if ids:
+                device = f"{device.partition(':')[0]}:{ids[group * size + rank]}"
+            ranks.append(replace(first, device=device, rank=rank))
+        groups.append(tuple(ranks))
+    return tuple(groups)
 
 
 def _check_on_npu(config: DeployConfig) -> None:

@@ -30,6 +30,10 @@ class KVCacheManager:
         self._generation = 0
         self._live: dict[str, KVAllocation] = {}
 
+    def empty_copy(self) -> KVCacheManager:
+        """Return the manager of another pool of this size."""
+        return KVCacheManager(self.geometry, self.pool.num_pages, self.max_rows_per_request)
+
     @property
     def pool_bytes(self) -> int:
         """Bytes of the whole pool on one rank."""

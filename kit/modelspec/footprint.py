@@ -25,25 +25,28 @@ VAE_TILE = 24
 KEPT_ROW_GRAIN = 1024
 """Contiguous rows that stay at one address for captured graphs are as long as the next multiple."""
 
-_SPLIT_PARTS: frozenset[Part] = frozenset({"embedding", "attention", "experts", "shared_expert"})
+_SPLIT_PARTS: frozenset[Part] = frozenset({"attention", "experts", "shared_expert"})
 
 
 @dataclass(frozen=True)
 class Split:
-    """How many ranks share what of a model; vLLM-Omni splits HunyuanImage-3.0 in this way.
+    """How many ranks share what of a model.
 
-    Norms, routers, timestep embedders, the layers between latents and tokens, and the VAE decoder
-    are whole on every rank.
+    The embedding, norms, routers, timestep embedders, the layers between latents and tokens, and
+    the VAE decoder are whole on every rank.
     """
 
     tensor: int = 1
-    """Ranks that share the embedding, the heads and the width of every expert."""
+    """Ranks that share the heads and the width of every expert."""
 
     sequence: int = 1
     """Ranks that share the tokens, and around attention the heads of a tensor rank."""
 
     cfg: int = 1
     """Ranks that share the computation of the CFG rows."""
+
+    decode: int = 1
+    """Ranks that decode an image together, a strip of rows each."""
 
     whole_experts: bool = False
     """Tensor ranks have whole experts, as many each, in place of slices of all."""
@@ -145,9 +148,10 @@ def contiguous_bytes(num_rows: int, num_tokens: int, token_bytes: int) -> int:
     return num_rows * row_bytes(num_tokens, token_bytes, 1)
 
 
-def kept_rows_bytes(model: ModelConfig, token_bytes: int) -> int:
+def kept_rows_bytes(model: ModelConfig, token_bytes: int, split: Split = ONE_RANK) -> int:
     """Return the bytes that contiguous rows of all requests keep where graphs are captured."""
-    return most_rows(model) * row_bytes(longest_row(model), token_bytes, KEPT_ROW_GRAIN)
+    num_rows = -(-most_rows(model) // split.cfg)
+    return num_rows * row_bytes(longest_row(model), token_bytes, KEPT_ROW_GRAIN)
 
 
 def longest_row(model: ModelConfig) -> int:
@@ -194,9 +198,7 @@ def weight_bytes_by_part(
     for spec in expected_tensors(model).values():
         if spec.needed_for_t2i:
             ranks = split.tensor if spec.part in _SPLIT_PARTS else 1
-            # A vocabulary that the ranks cannot share evenly is padded.
-            elements = -(-math.prod(spec.shape) // ranks)
-            num_bytes = elements * element_bytes.get(spec.part, dtype_bytes)
+            num_bytes = math.prod(spec.shape) // ranks * element_bytes.get(spec.part, dtype_bytes)
             sizes[spec.part] = sizes.get(spec.part, 0) + num_bytes
     return sizes
 
@@ -281,10 +283,10 @@ def activation_bytes(
                                                               product beside them; router
 
         decode  = 4 to 7.25 feature maps of the decoder's largest level, see _live_decoder_maps; of
-                  one tile with vae_tiling
+                  one tile with vae_tiling, of the tallest strip where ranks decode together
 
     Ranks that share rows or tokens divide T, tensor ranks the heads and I; with whole experts in
-    their place k (every rank is taken to get its share of the tokens). Each rank decodes.
+    their place k (every rank is taken to get its share of the tokens).
 
     Sources: the kit's own model and kernels, which follow the official layer and decoder; more
     than one rank is arithmetic, not measured.
@@ -298,10 +300,13 @@ def activation_bytes(
         experts = _grouped_bytes(model, T, dtype_bytes, split)
     if vae_tiling:
         grid = (min(grid[0], VAE_TILE), min(grid[1], VAE_TILE))
+    in_strips = 1 < split.decode <= grid[0]
+    if in_strips:
+        grid = (-(-grid[0] // split.decode), grid[1])
     largest_map = max(_decoder_map_elements(model, grid))
     return ActivationBytes(
         denoise=4 * T * model.hidden_size * dtype_bytes + max(attention, experts),
-        decode=int(_live_decoder_maps(model) * largest_map * vae_dtype_bytes),
+        decode=int(_live_decoder_maps(model, in_strips=in_strips) * largest_map * vae_dtype_bytes),
     )
 
 
@@ -349,16 +354,18 @@ def _routed(model: ModelConfig, split: Split) -> list[tuple[int, int]]:
     ]
 
 
-def _live_decoder_maps(model: ModelConfig) -> float:
+def _live_decoder_maps(model: ModelConfig, *, in_strips: bool) -> float:
     """Return how many maps of the largest size live at once, in a residual block's second half.
 
     The block's input, the first half's result, what is convolved, the result: 4. The level's own
     input where a block follows another: 1. Clips of several frames are copied with neighbouring
-    frames side by side, and their frames stacked: 2. The convolution's copy of one frame.
+    frames side by side, and their frames stacked: 2. The convolution's copy of one frame. A strip
+    is copied between its neighbours' rows: 1, and none more for clips.
     """
     vae = model.vae
     follows, is_clip = vae.layers_per_block > 0, vae.ffactor_temporal > 1
-    return 4 + (1 if follows else 0) + (2 if is_clip else 0) + 1 / vae.ffactor_temporal
+    copies = 2 if is_clip else int(in_strips)
+    return 4 + (1 if follows else 0) + copies + 1 / vae.ffactor_temporal
 
 
 def _decoder_map_elements(model: ModelConfig, grid: tuple[int, int]) -> list[int]:

@@ -136,6 +136,7 @@ def split_of(config: DeployConfig) -> Split:
         tensor=parallel.tensor_parallel_size,
         sequence=parallel.sequence_size,
         cfg=parallel.cfg_parallel_size,
+        decode=parallel.vae_patch_parallel_size,
         whole_experts=parallel.enable_expert_parallel,
     )
 
@@ -182,7 +183,7 @@ def rank_memory(
         kv = KVCacheManager(geometry, num_pages, max_rows)
     elif room < 0:
         raise _model_does_not_fit(model, config, memory, precision, None)
-    kept = kept_rows_bytes(model, token_bytes) if kv is None and use_graphs else 0
+    kept = kept_rows_bytes(model, token_bytes, split) if kv is None and use_graphs else 0
     return RankMemory(
         kv=kv,
         kept_rows_bytes=kept,
@@ -209,7 +210,7 @@ def working_bytes(
         num_rows=shape.num_rows,
         dtype_bytes=precision.num_bytes,
         fused=precision.use_fused,
-        grouped=precision.use_grouped,
+        grouped=precision.use_grouped and not split.whole_experts,
         vae_dtype_bytes=precision.vae_num_bytes,
         vae_tiling=config.stage.vae_use_tiling,
         split=split,

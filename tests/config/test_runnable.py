@@ -35,7 +35,6 @@ def test_the_tiny_deployments_run() -> None:
         ({"ulysses_degree": 2}, "parallel_config.ulysses_degree", 2, "every size"),
         ({"sequence_parallel_size": 2}, "parallel_config.sequence_parallel_size", 2, "every size"),
         ({"cfg_parallel_size": 2}, "parallel_config.cfg_parallel_size", 2, "every size"),
-        ({"data_parallel_size": 2}, "parallel_config.data_parallel_size", 2, "every size"),
         # The overlay runs on the CPU.
         ({"enable_cpu_offload": True}, "enable_cpu_offload", True, "set it to false"),
         ({"enable_layerwise_offload": True}, "enable_layerwise_offload", True, "set it to false"),

@@ -9,6 +9,7 @@ import npu_emulation
 import npu_faults
 import pytest
 import torch
+import torch.distributed as dist
 from fia_emulation import CALLS
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,6 +19,8 @@ from kit.model.fused import expert_layer
 from kit.model.moe import MoE
 from kit.model.norm import RMSNorm
 from kit.model.npu import random_layer, try_all, use_npu_operators
+from kit.model.shard import Shard
+from kit.parallel.group import RankGroup
 
 CPU = torch.device("cpu")
 
@@ -101,6 +104,15 @@ def test_no_expert_layer_waits_for_the_host() -> None:
     with Waits() as grouped:
         moe(x)
     assert grouped.seen == []
+
+
+def test_a_rank_of_whole_experts_runs_its_loop(caplog: pytest.LogCaptureFixture) -> None:
+    shard = Shard(tensor=RankGroup(1, 2, dist.ProcessGroup(1, 2)), whole_experts=True)
+    layer = MoE(32, 16, num_experts=4, top_k=2, num_shared=2, shard=shard)
+    with caplog.at_level(logging.WARNING, "kit"):
+        use_npu_operators(layer, CPU, torch.float32)
+    assert "expert layer runs in plain torch: ranks that hold whole experts" in caplog.text
+    assert layer.grouped is None
 
 
 @pytest.mark.parametrize("branch", ["experts", "shared_mlp"])
