@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import npu_emulation
 import npu_faults
@@ -11,8 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from fia_emulation import CALLS
+from host_waits import Waits
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.attention.ascend.trial import PART_LIMIT
 from kit.model.fused import expert_layer
@@ -78,21 +77,6 @@ def test_an_expert_without_tokens_and_one_with_all() -> None:
     wanted = moe(x)
     use_npu_operators(moe, CPU, torch.float32)
     torch.testing.assert_close(moe(x), wanted, rtol=1e-5, atol=1e-5)
-
-
-class Waits(TorchDispatchMode):
-    """Lists the operations whose answer the host waits for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
-        name = func.name()
-        if name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::bincount", "aten::item"):
-            self.seen.append(name)
-        return func(*args, **kwargs or {})
 
 
 def test_no_expert_layer_waits_for_the_host() -> None:
