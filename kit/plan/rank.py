@@ -26,6 +26,7 @@ from kit.modelspec.footprint import (
     kv_token_bytes,
     longest_row,
     most_rows,
+    own_rows,
     pages_within,
     resident_weights,
     waiting_bytes,
@@ -180,7 +181,7 @@ def rank_memory(
         max_rows = config.stage.diffusion_kv_max_rows_per_request
         assert max_rows is not None, "checked with the config"
         num_pages = _pool_pages(model, config, geometry, memory, room)
-        kv = KVCacheManager(geometry, num_pages, max_rows)
+        kv = KVCacheManager(geometry, num_pages, max_rows, row_ranks=split.cfg)
     elif room < 0:
         raise _model_does_not_fit(model, config, memory, precision, None)
     kept = kept_rows_bytes(model, token_bytes, split) if kv is None and use_graphs else 0
@@ -277,7 +278,9 @@ def _pool_pages(
         num_pages = automatic_pool_pages(
             model,
             max_num_seqs=stage.max_num_seqs,
-            max_rows=stage.diffusion_kv_max_rows_per_request,
+            max_rows=own_rows(
+                stage.diffusion_kv_max_rows_per_request, stage.parallel_config.cfg_parallel_size
+            ),
             allowed_bytes=allowed,
             bytes_per_page=bytes_per_page,
             page_size=geometry.page_size,
