@@ -50,6 +50,9 @@ class WorkerConfig:
     topology: Topology = ONE_RANK
     """How the ranks of the worker group share a request."""
 
+    vae_ranks: int = 1
+    """The group's first ranks, which decode an image together; 1 with vae_tiling."""
+
     rank: int = 0
     """This worker's place in the group."""
 

@@ -65,6 +65,7 @@ def measure_setting(context: Context, setting: Setting, num_ranks: int) -> Recor
             "weights": "random, the same for one rank and for many",
             "compared_steps": NUM_COMPARED_STEPS,
             "image_steps": setting.num_image_steps,
+            "decode": "all ranks together, in strips",
             "layer": "(step - fixed) / layers; fixed is what a step does beside its layers",
             "share_of_linear": "seconds of a layer on one card / (ranks x seconds on all), paged",
             "order": "baseline, candidate, alternating; ranks begin together",
@@ -210,7 +211,7 @@ def _image(
     decoder: VAEDecoder,
     setting: Setting,
 ) -> dict[str, float]:
-    """Run a whole request; the leader decodes. Seconds by the host's clock."""
+    """Run a whole request; all ranks decode together. Seconds by the host's clock."""
     synchronize(device)
     mesh.any(False)
     started = time.perf_counter()
@@ -222,8 +223,9 @@ def _image(
         loop.step()
     synchronize(device)
     denoised = time.perf_counter()
+    image = decoder(loop.latents, mesh.everyone)
     if mesh.is_leader:
-        to_pixels(decoder(loop.latents))
+        to_pixels(image)
     mesh.any(False)
     ended = time.perf_counter()
     return {

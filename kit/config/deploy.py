@@ -65,7 +65,7 @@ class ParallelConfig(_Frozen):
     """Whole experts on each tensor-parallel rank, in place of slices of every expert."""
 
     vae_patch_parallel_size: Count = 1
-    """Ranks of a worker group that share the decoding of an image; must divide its size."""
+    """Ranks of a group that decode an image together, a strip of rows each."""
 
     @property
     def sequence_size(self) -> int:

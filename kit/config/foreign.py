@@ -157,7 +157,9 @@ FOREIGN_FIELDS: Mapping[str, ForeignField] = {
         remedy="remove it; sequences are shared by ulysses_degree",
     ),
     **_fields(
-        ("stage", "parallel"), "vae_parallel_mode", _lacks("decode an image on several ranks")
+        ("stage", "parallel"),
+        "vae_parallel_mode",
+        _lacks("have another way for ranks to share the decoding than strips"),
     ),
     **_fields(("stage",), "text_encoder_tp_size", _lacks("have a text encoder"), neutral=_SIZE),
     **_fields(("stage", "parallel"), "use_hsdp", _lacks("do hybrid sharded data parallelism")),

@@ -19,6 +19,7 @@ def check_rules(config: DeployConfig) -> None:
     if config.stage.is_paged:
         _check_paged(config)
     _check_degrees(config)
+    _check_vae_ranks(config)
     _check_devices(config)
     _check_sampling(config)
 
@@ -124,15 +125,6 @@ def _check_degrees(config: DeployConfig) -> None:
                 f"set {name} to 1",
             )
     parallel = config.stage.parallel_config
-    if parallel.group_size % parallel.vae_patch_parallel_size:
-        raise _refusal(
-            config,
-            f"{_PARALLEL}vae_patch_parallel_size",
-            f"must divide the {parallel.group_size} ranks of a worker group (tensor "
-            f"{parallel.tensor_parallel_size} x sequence {parallel.sequence_size} x cfg "
-            f"{parallel.cfg_parallel_size})",
-            f"set it to 1 or {parallel.group_size}",
-        )
     product = parallel.ulysses_degree * parallel.ring_degree * parallel.allgather_degree
     if parallel.sequence_parallel_size not in (None, product):
         raise _refusal(
@@ -141,6 +133,28 @@ def _check_degrees(config: DeployConfig) -> None:
             f"must equal ulysses_degree x ring_degree x allgather_degree, which is {product} "
             f"(ulysses_degree is set by {config.provenance[_PARALLEL + 'ulysses_degree']})",
             f"set it to {product}, or ulysses_degree to {parallel.sequence_parallel_size}",
+        )
+
+
+def _check_vae_ranks(config: DeployConfig) -> None:
+    parallel = config.stage.parallel_config
+    name, ranks = _PARALLEL + "vae_patch_parallel_size", parallel.vae_patch_parallel_size
+    group = parallel.group_size
+    if group % ranks:
+        sizes = ", ".join(str(size) for size in range(1, group + 1) if group % size == 0)
+        raise _refusal(
+            config,
+            name,
+            f"must divide {group}, the ranks that share a request (tensor x sequence x cfg)",
+            f"use one of {sizes}",
+        )
+    if ranks > 1 and config.stage.vae_use_tiling:
+        raise _refusal(
+            config,
+            name,
+            "ranks divide the whole image, and vae_use_tiling (set by "
+            f"{config.provenance['stage.vae_use_tiling']}) decodes tiles one by one",
+            "set vae_use_tiling to false, or vae_patch_parallel_size to 1",
         )
 
 

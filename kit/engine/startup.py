@@ -97,6 +97,7 @@ def plan_worker(
         use_graphs=use_graphs,
         stream_layers=stage.enable_layerwise_offload,
         vae_tiling=stage.vae_use_tiling,
+        vae_ranks=stage.parallel_config.vae_patch_parallel_size,
         vae_waits=stage.enable_cpu_offload,
         whole_experts=stage.parallel_config.enable_expert_parallel,
         topology=topology_of(config),

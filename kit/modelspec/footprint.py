@@ -45,6 +45,9 @@ class Split:
     cfg: int = 1
     """Ranks that share the computation of the CFG rows."""
 
+    decode: int = 1
+    """Ranks that decode an image together, a strip of rows each."""
+
     whole_experts: bool = False
     """Tensor ranks have whole experts, as many each, in place of slices of all."""
 
@@ -249,6 +252,7 @@ def activation_bytes(
     num_rows: int,
     dtype_bytes: int,
     fused: bool = False,
+    grouped: bool = False,
     vae_dtype_bytes: int = FLOAT32_BYTES,
     vae_tiling: bool = False,
     split: Split = ONE_RANK,
@@ -277,11 +281,17 @@ def activation_bytes(
         experts     T k (H + I) b + T H b                     gated rows and second product; the
                                                               shared expert's output
 
+    or, on an NPU, experts that are `grouped` beside plain attention:
+
+        experts     T k max(H + 3 I, 2 H + I) b + T H b       rows of all experts, first product,
+                    + T 2 E 4                                 gated rows; or gated rows and second
+                                                              product beside them; router
+
         decode  = 4 to 7.25 feature maps of the decoder's largest level, see _live_decoder_maps; of
-                  one tile with vae_tiling
+                  one tile with vae_tiling, of the tallest strip where ranks decode together
 
     Ranks that share rows or tokens divide T, tensor ranks the heads and I; with whole experts in
-    their place k (every rank is taken to get its share of the tokens). Each rank decodes.
+    their place k (every rank is taken to get its share of the tokens).
 
     Sources: the kit's own model and kernels, which follow the official layer and decoder; more
     than one rank is arithmetic, not measured.
@@ -291,12 +301,17 @@ def activation_bytes(
     row_tokens = prefix_len + model.num_special + grid[0] * grid[1]
     T = own_rows(num_rows, split.cfg) * -(-row_tokens // split.sequence)
     attention, experts = (_fused_bytes if fused else _plain_bytes)(model, T, dtype_bytes, split)
+    if grouped:
+        experts = _grouped_bytes(model, T, dtype_bytes, split)
     if vae_tiling:
         grid = (min(grid[0], VAE_TILE), min(grid[1], VAE_TILE))
+    in_strips = 1 < split.decode <= grid[0]
+    if in_strips:
+        grid = (-(-grid[0] // split.decode), grid[1])
     largest_map = max(_decoder_map_elements(model, grid))
     return ActivationBytes(
         denoise=4 * T * model.hidden_size * dtype_bytes + max(attention, experts),
-        decode=int(_live_decoder_maps(model) * largest_map * vae_dtype_bytes),
+        decode=int(_live_decoder_maps(model, in_strips=in_strips) * largest_map * vae_dtype_bytes),
     )
 
 
@@ -322,24 +337,40 @@ def _fused_bytes(model: ModelConfig, T: int, dtype_bytes: int, split: Split) -> 
     """Return what attention and what the expert layer hold in the kit's kernels."""
     H, q_dim = model.hidden_size, model.num_attention_heads * model.attention_head_dim
     attention = T * ((model.qkv_dim + 3 * q_dim) // split.tensor) * dtype_bytes
-    slices, shares = (1, split.tensor) if split.whole_experts else (split.tensor, 1)
-    routed = max(
-        -(-top_k // shares) * (H + width // slices)
-        for width, top_k in zip(model.moe_intermediate_size, model.moe_topk, strict=True)
-    )
+    routed = max(top_k * (H + width) for top_k, width in _routed(model, split))
     return attention, T * (routed + H) * dtype_bytes
 
 
-def _live_decoder_maps(model: ModelConfig) -> float:
+def _grouped_bytes(model: ModelConfig, T: int, dtype_bytes: int, split: Split) -> int:
+    """Return what an expert layer on an NPU's operators holds."""
+    H = model.hidden_size
+    routed = max(
+        top_k * max(H + 3 * width, 2 * H + width) for top_k, width in _routed(model, split)
+    )
+    return T * (routed + H) * dtype_bytes + T * 2 * max(model.num_experts) * FLOAT32_BYTES
+
+
+def _routed(model: ModelConfig, split: Split) -> list[tuple[int, int]]:
+    """Return a rank's choices per token and the width of an expert there, of each layer."""
+    slices, shares = (1, split.tensor) if split.whole_experts else (split.tensor, 1)
+    return [
+        (-(-top_k // shares), width // slices)
+        for width, top_k in zip(model.moe_intermediate_size, model.moe_topk, strict=True)
+    ]
+
+
+def _live_decoder_maps(model: ModelConfig, *, in_strips: bool) -> float:
     """Return how many maps of the largest size live at once, in a residual block's second half.
 
     The block's input, the first half's result, what is convolved, the result: 4. The level's own
     input where a block follows another: 1. Clips of several frames are copied with neighbouring
-    frames side by side, and their frames stacked: 2. The convolution's copy of one frame.
+    frames side by side, and their frames stacked: 2. The convolution's copy of one frame. A strip
+    is copied between its neighbours' rows: 1, and none more for clips.
     """
     vae = model.vae
     follows, is_clip = vae.layers_per_block > 0, vae.ffactor_temporal > 1
-    return 4 + (1 if follows else 0) + (2 if is_clip else 0) + 1 / vae.ffactor_temporal
+    copies = 2 if is_clip else int(in_strips)
+    return 4 + (1 if follows else 0) + copies + 1 / vae.ffactor_temporal
 
 
 def _decoder_map_elements(model: ModelConfig, grid: tuple[int, int]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
@@ -16,8 +17,8 @@ _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 class RankGroup:
     """Some ranks that exchange tensors; in a group of one every exchange returns at once.
 
-    All ranks of the group make the same calls in the same order, on tensors of equal shape and
-    dtype that lie on the rank's device. No call waits for the device.
+    All ranks of the group make the same calls in the same order, on tensors of equal shape (but
+    for `gather_uneven`) and dtype that lie on the rank's device. No call waits for the device.
     """
 
     def __init__(self, rank: int, size: int, group: dist.ProcessGroup | None) -> None:
@@ -38,6 +39,33 @@ class RankGroup:
         joined = first.new_empty((self.size * first.shape[0], *first.shape[1:]))
         dist.all_gather_into_tensor(joined, first, group=self._group)
         return joined.movedim(0, dim)
+
+    def gather_uneven(self, tensor: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+        """Return the tensors of all ranks joined along `dim`, where rank i has `sizes[i]`."""
+        assert tensor.shape[dim] == sizes[self.rank], "a rank brings as much as was said"
+        longest = max(sizes)
+        if min(sizes) == longest:
+            return self.gather(tensor, dim)
+        own = tensor.movedim(dim, 0)
+        filled = own.new_zeros((longest, *own.shape[1:]))
+        filled[: len(own)] = own
+        joined = self.gather(filled, 0)
+        cut = [joined[at * longest :][:size] for at, size in enumerate(sizes)]
+        return torch.cat(cut).movedim(0, dim)
+
+    def neighbours(self, edges: Tensor) -> Tensor:
+        """Give edges[0] of [2, ...] to the rank before and edges[1] to the one after.
+
+        Returns what they give, in this order too; zeros where there is none.
+        """
+        received = torch.zeros_like(edges)
+        if self._group is None:
+            return received
+        peers = (self.rank - 1, self.rank + 1)
+        there = slice(0 if peers[0] >= 0 else 1, 2 if peers[1] < self.size else 1)
+        splits = [int(rank in peers) for rank in range(self.size)]
+        dist.all_to_all_single(received[there], edges[there], splits, splits, group=self._group)
+        return received
 
     def swap(self, tensor: Tensor) -> Tensor:
         """Send part i of [size, ...] to rank i; returns [size, ...], part i from rank i."""
@@ -77,6 +105,14 @@ class Mesh:
     def is_leader(self) -> bool:
         """Whether this rank speaks for the group."""
         return self.rank == 0
+
+    def first(self, count: int) -> RankGroup | None:
+        """Make the group of the first `count` ranks, None on all others. Every rank asks."""
+        assert 0 < count <= self.everyone.size, "a group has some of the ranks"
+        if count == self.everyone.size:
+            return self.everyone
+        group = dist.new_group(list(range(count))) if count > 1 else None
+        return RankGroup(self.rank, count, group) if self.rank < count else None
 
     def any(self, flag: bool) -> bool:
         """Return whether `flag` is true on some rank. Every rank asks; this waits for all."""

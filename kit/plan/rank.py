@@ -55,7 +55,10 @@ class Precision:
     """Of the VAE decoder."""
 
     use_fused: bool
-    """The kit's kernels run, on an accelerator; else plain torch operations."""
+    """The kit's kernels run, on a card; else plain torch operations."""
+
+    use_grouped: bool
+    """Expert layers run in an NPU's operators."""
 
     @property
     def num_bytes(self) -> int:
@@ -119,8 +122,12 @@ def choose_precision(config: DeployConfig, platform: str) -> Precision:
         # float32: the reference kernel computes in it, and bfloat16 is slower on most CPUs.
         wants = "float32" if platform == "cpu" else "bfloat16"
     is_card = platform != "cpu" and wants == "bfloat16"
-    use_fused = is_card and platform == "cuda"
-    return Precision(wants, "float16" if is_card else "float32", use_fused=use_fused)
+    return Precision(
+        wants,
+        "float16" if is_card else "float32",
+        use_fused=is_card and platform == "cuda",
+        use_grouped=platform == "npu",
+    )
 
 
 def split_of(config: DeployConfig) -> Split:
@@ -130,6 +137,7 @@ def split_of(config: DeployConfig) -> Split:
         tensor=parallel.tensor_parallel_size,
         sequence=parallel.sequence_size,
         cfg=parallel.cfg_parallel_size,
+        decode=parallel.vae_patch_parallel_size,
         whole_experts=parallel.enable_expert_parallel,
     )
 
@@ -203,6 +211,7 @@ def working_bytes(
         num_rows=shape.num_rows,
         dtype_bytes=precision.num_bytes,
         fused=precision.use_fused,
+        grouped=precision.use_grouped,
         vae_dtype_bytes=precision.vae_num_bytes,
         vae_tiling=config.stage.vae_use_tiling,
         split=split,

@@ -97,6 +97,7 @@ class ModelRunner:
         self._platform.synchronize()
         reading = time.perf_counter() - reading
         self._tiling = config.vae_tiling
+        self._vae_ranks = self._mesh.first(config.vae_ranks)
         self._waiting = WaitingModule(self._vae, device) if config.vae_waits else None
         self._graphs = StepGraphs(self._model) if config.use_graphs else None
         waiting = [] if self._waiting is None else list(self._waiting.host_tensors)
@@ -118,7 +119,7 @@ class ModelRunner:
             platform=describe_platform(device),
             bytes_read=sum(bytes_read),
             read_time_s=reading,
-            expert_layer=expert_layer(device, dtype),
+            expert_layer=expert_layer(self._model),
         )
         self._paged_path_logged = False
         logger.info(
@@ -214,13 +215,20 @@ class ModelRunner:
     def _decode(self, latents: Tensor) -> tuple[Tensor, npt.NDArray[np.uint8], float]:
         """Return the decoder's float [1, 3, H, W], its pixels, and the seconds both took.
 
-        The leader decodes for all: others return nothing of no size.
+        The first `vae_ranks` ranks decode together, for the leader: others return nothing of no
+        size.
         """
         started = time.perf_counter()
-        if not self._mesh.is_leader:
-            return latents.new_empty(1, 3, 0, 0), np.empty((0, 0, 3), np.uint8), 0.0
+        nothing = latents.new_empty(1, 3, 0, 0), np.empty((0, 0, 3), np.uint8), 0.0
+        if self._vae_ranks is None:
+            return nothing
         with nullcontext() if self._waiting is None else self._waiting.on_card():
-            decoded = decode_tiled(self._vae, latents) if self._tiling else self._vae(latents)
+            if self._tiling:
+                decoded = decode_tiled(self._vae, latents)
+            else:
+                decoded = self._vae(latents, self._vae_ranks)
+        if not self._mesh.is_leader:
+            return nothing
         pixels = to_pixels(decoded)
         return decoded, pixels, time.perf_counter() - started
 

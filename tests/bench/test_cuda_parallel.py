@@ -11,7 +11,8 @@ from golden_cases import PACKAGE
 from bench.environment import capture
 from bench.rank_model import Setting
 from bench.registry import Context
-from bench.workloads import cuda_parallel, cuda_parallel_whole
+from bench.workloads import cuda_parallel, cuda_parallel_whole, cuda_vae_parallel
+from kit.modelspec.config import VAEConfig
 
 _PER_LAYER = ("moe_intermediate_size", "num_experts", "moe_topk", "num_shared_expert")
 
@@ -58,3 +59,14 @@ def test_shared_tokens_and_rows_on_two_processes(tiny: Setting) -> None:
     assert record.equality is not None
     assert record.equality.seen < 1e-4
     assert set(record.summary) == {"ulysses_over_alone", "cfg_over_alone"}
+
+
+def test_strips_on_two_processes() -> None:
+    config = VAEConfig(3, 3, 4, (32, 32, 64), 1, 4, 2, 0.5, None)
+    setting = cuda_vae_parallel.Setting("cpu", config, size=36)  # 9 latent rows: 5 and 4
+    record = cuda_vae_parallel.measure_setting(context("cuda_vae_parallel"), setting)
+    assert record.status == "ok", record.error
+    assert record.equality is not None
+    assert 0 < float(record.equality.seen) < 1e-5
+    assert record.candidate is not None
+    assert [set(row) for row in record.candidate.rows] == [{"decode_s"}] * 2

@@ -22,6 +22,12 @@ def _exchange(mesh: Mesh) -> dict[str, list[float] | bool]:
         seen[f"{axis} sum"] = group.sum_(own.clone()).tolist()
         seen[f"{axis} gather"] = group.gather(own[None], dim=1).flatten().tolist()
         seen[f"{axis} swap"] = group.swap(own[:, None]).flatten().tolist()
+    rows = torch.full((mesh.rank + 1, 1), float(mesh.rank))
+    seen["everyone uneven"] = mesh.everyone.gather_uneven(rows, 0, (1, 2, 3, 4)).flatten().tolist()
+    seen["neighbours"] = mesh.everyone.neighbours(own[:, None]).flatten().tolist()
+    first = mesh.first(3)
+    seen["first"] = [] if first is None else first.sum_(own.clone()).tolist()
+    seen["alone"] = [] if mesh.first(1) is None else [1.0]
     seen["everyone sum"] = mesh.everyone.sum_(own.clone()).tolist()
     return seen
 
@@ -37,8 +43,15 @@ def test_each_axis_exchanges_among_its_own_ranks(tmp_path: Path) -> None:
         "ulysses sum": [2.0, 20.0],
         "ulysses gather": [0.0, 0.0, 2.0, 20.0],
         "ulysses swap": [0.0, 20.0],
+        "everyone uneven": [0.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0],
+        "neighbours": [10.0, 3.0],
+        "first": [3.0, 30.0],
+        "alone": [],
         "everyone sum": [6.0, 60.0],
     }
+    assert [rank["neighbours"] for rank in ranks] == [[0, 1], [0, 2], [10, 3], [20, 0]]
+    assert [rank["first"] for rank in ranks] == [[3, 30], [3, 30], [3, 30], []]
+    assert [rank["alone"] for rank in ranks] == [[1], [], [], []]
     assert ranks[1]["ulysses swap"] == [1.0, 3.0]
     assert ranks[0]["any"] is True
 
@@ -49,6 +62,9 @@ def test_a_rank_that_is_alone_gets_its_own_tensor_back() -> None:
         assert group.sum_(tensor) is tensor
         assert group.gather(tensor, 0) is tensor
         assert group.swap(tensor[None]).tolist() == [[0.0, 1.0, 2.0]]
+    assert mesh.first(1) is mesh.everyone
+    assert mesh.everyone.gather_uneven(tensor, 0, (3,)) is tensor
+    assert mesh.everyone.neighbours(tensor[:2]).tolist() == [0, 0]
     assert mesh.is_leader
     assert mesh.any(True)
     assert not mesh.any(False)
