@@ -93,6 +93,7 @@ def _run(
             torch.set_num_threads(1)
             device = torch.device("cpu")
         else:
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // topology.size))
             device = torch.device(device_type, rank)
             torch.cuda.set_device(device)
         mesh: Mesh = join_mesh(topology, rank, device, rendezvous, timeout=_EXCHANGE_LIMIT)
