@@ -21,7 +21,7 @@ from kit.parallel.topology import Topology
 OnRank = Callable[..., Any]
 """A module-level function: it gets the rank's mesh and device, then the arguments."""
 
-_EXCHANGE_LIMIT = timedelta(minutes=3)
+_EXCHANGE_LIMIT = timedelta(minutes=9)
 
 
 def num_cards() -> int:
