@@ -17,6 +17,8 @@ import torch
 from kit.errors import UnsupportedError, WorkerError
 from kit.parallel.group import Mesh, join_mesh
 from kit.parallel.topology import Topology
+from kit.platforms.cpu import CpuPlatform
+from kit.platforms.cuda import CudaPlatform
 
 OnRank = Callable[..., Any]
 """A module-level function: it gets the rank's mesh and device, then the arguments."""
@@ -89,6 +91,7 @@ def _run(
 ) -> None:
     result: tuple[bool, Any]
     try:
+        backend = CpuPlatform.collective_backend
         if device_type == "cpu":
             torch.set_num_threads(1)
             device = torch.device("cpu")
@@ -96,7 +99,10 @@ def _run(
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // topology.size))
             device = torch.device(device_type, rank)
             torch.cuda.set_device(device)
-        mesh: Mesh = join_mesh(topology, rank, device, rendezvous, timeout=_EXCHANGE_LIMIT)
+            backend = CudaPlatform.collective_backend
+        mesh: Mesh = join_mesh(
+            topology, rank, device, rendezvous, backend=backend, timeout=_EXCHANGE_LIMIT
+        )
         result = (False, on_rank(mesh, device, *args))
     except BaseException:
         result = (True, traceback.format_exc())

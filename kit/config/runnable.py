@@ -24,13 +24,6 @@ _NOT_IMPLEMENTED: tuple[tuple[str, object, str, str], ...] = (
 def check_runnable(config: DeployConfig) -> None:
     """Raise UnsupportedError for the first legal setting that this build does not implement."""
     parallel = config.stage.parallel_config
-    if parallel.vae_patch_parallel_size > 1:
-        _refuse(
-            config,
-            "parallel_config.vae_patch_parallel_size",
-            "not implemented yet: one rank of a group decodes",
-            "set it to 1",
-        )
     if parallel.group_size > 1 and config.stage.enable_layerwise_offload:
         reason = "layers stream through the card of one rank only"
         _refuse(config, "enable_layerwise_offload", reason, "set it to false")

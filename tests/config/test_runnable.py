@@ -31,12 +31,6 @@ def test_the_tiny_deployments_run() -> None:
 @pytest.mark.parametrize(
     ("settings", "field", "value", "remedy"),
     [
-        (
-            {"tensor_parallel_size": 2, "vae_patch_parallel_size": 2},
-            "parallel_config.vae_patch_parallel_size",
-            2,
-            "set it to 1",
-        ),
         ({"distributed_executor_backend": "ray"}, "distributed_executor_backend", "ray", "use mp"),
         (
             {"tensor_parallel_size": 2, "devices": "0,1", "enable_layerwise_offload": True},

@@ -107,6 +107,28 @@ def test_a_callback_that_raises_stops_its_run_only(group: Group, executor: Execu
         assert executor.run(run, ignore, never).request_id == run.request_id
 
 
+def test_ranks_of_a_group_cancel_fail_and_run_together(checkpoint: Path, inline: Executor) -> None:
+    """Each of two ranks has one row: both must end a request after the same step."""
+    group = Group(checkpoint, cfg_parallel_size=2)
+    steps: list[int] = []
+    with group.start("mp") as executor:
+        with group.request(num_steps=500) as run, pytest.raises(CancelledError, match="after step"):
+            executor.run(run, lambda event: steps.append(event.step), lambda: len(steps) >= 2)
+        with group.request() as run:
+            assert run.allocation is not None
+            assert len(run.allocation.page_tables) == 1, "a rank has the pages of its own row"
+            beyond = tuple((10**6, *table[1:]) for table in run.allocation.page_tables)
+            bad = replace(run, allocation=replace(run.allocation, page_tables=beyond))
+            with pytest.raises(KVCacheError, match="1000000"):
+                executor.run(bad, ignore, never)
+            executor.check()
+            together = executor.run(run, ignore, never).image.astype(int)
+    alone = Group(checkpoint)
+    with alone.request() as run:
+        expected = inline.run(run, ignore, never).image
+    assert abs(together - expected).max() <= 1
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_checkpoint_that_became_bad_is_refused_by_name(
     backend: ExecutorBackend, checkpoint: Path, tmp_path: Path
