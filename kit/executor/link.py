@@ -32,6 +32,10 @@ class RankLink:
         """Its process id, on its machine."""
         raise NotImplementedError
 
+    def is_gone(self) -> bool:
+        """Whether the process has ended; looks, and does not wait."""
+        raise NotImplementedError
+
     def describe_end(self) -> str:
         """Say how the process ended, or that it has not."""
         raise NotImplementedError

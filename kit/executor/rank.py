@@ -38,6 +38,10 @@ class RankProcess(RankLink):
     def pid(self) -> int:
         return self._process.pid
 
+    def is_gone(self) -> bool:
+        """As in RankLink."""
+        return self._process.poll() is not None
+
     def describe_end(self) -> str:
         """As in RankLink."""
         with contextlib.suppress(subprocess.TimeoutExpired):

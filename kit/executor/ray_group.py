@@ -64,6 +64,16 @@ class RayRank(RankLink):
     def pid(self) -> int:
         return self._where[1]
 
+    def is_gone(self) -> bool:
+        """As in RankLink; reads nothing that another thread waits for."""
+        with socket.socket(fileno=os.dup(self._fd)) as end:
+            try:
+                return end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True
+
     def describe_end(self) -> str:
         """As in RankLink."""
         host, pid, _ = self._where
@@ -71,7 +81,7 @@ class RayRank(RankLink):
 
     def end(self, deadline: float) -> None:
         """As in RankLink."""
-        while time.monotonic() < deadline and not self._is_closed():
+        while time.monotonic() < deadline and not self.is_gone():
             time.sleep(0.02)
         # A rank that is inside a step sees this, whatever Ray makes of it.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._fd)) as end:
@@ -81,16 +91,6 @@ class RayRank(RankLink):
     @property
     def _fd(self) -> int:
         return self.connection.fileno()
-
-    def _is_closed(self) -> bool:
-        """Whether the other end is closed; reads nothing that another thread waits for."""
-        with socket.socket(fileno=os.dup(self._fd)) as end:
-            try:
-                return end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
-            except BlockingIOError:
-                return False
-            except OSError:
-                return True
 
 
 class RayExecutor(RemoteExecutor):

@@ -19,6 +19,9 @@ _LOOK_S = 0.05
 _OTHERS_S = 10.0
 """How long ranks may go on when one of them has failed: they wait for it in an exchange."""
 
+_DYING_S = 0.2
+"""What a process that was killed may take until it counts as ended."""
+
 
 class RemoteExecutor:
     """An Executor; rank 0 of the group leads: its steps and its result are the group's.
@@ -152,4 +155,7 @@ class RemoteExecutor:
         error = to_error(failure)
         if error is not None and not isinstance(error, GroupLostError):
             return error
-        return GroupLostError(f"{self.name} rank {rank}: {failure.kind}: {failure.message}")
+        # A rank fails in an exchange when another one dies, and may say so first.
+        time.sleep(_DYING_S)
+        gone = "".join(f"; {one.describe_end()}" for one in self._ranks if one.is_gone())
+        return GroupLostError(f"{self.name} rank {rank}: {failure.kind}: {failure.message}{gone}")
