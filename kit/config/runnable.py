@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from kit.config.deploy import DeployConfig, executor_backend, shown, value_of
+from kit.config.deploy import DeployConfig, shown, value_of
 from kit.config.rules import OFFLOAD_FIELDS
 from kit.errors import UnsupportedError
 
@@ -27,8 +27,6 @@ def check_runnable(config: DeployConfig) -> None:
     if parallel.group_size > 1 and config.stage.enable_layerwise_offload:
         reason = "layers stream through the card of one rank only"
         _refuse(config, "enable_layerwise_offload", reason, "set it to false")
-    if executor_backend(config) == "ray":
-        _refuse(config, "distributed_executor_backend", "Ray is not there yet", "use mp")
     if config.stage.devices == "cpu":
         for name in OFFLOAD_FIELDS:
             if getattr(config.stage, name):

@@ -91,7 +91,18 @@ def serve(connection: Connection) -> None:
             logger.exception("loading failed")
         send(to_failure(error))
         return
-    send(Loaded(runner.info))
+    info = runner.info
+    logger.info(
+        "%s: %s, %s, kernel %s, page size %s, pool %d bytes, %d threads",
+        start.config.topology,
+        info.device,
+        info.backend,
+        info.kernel,
+        info.page_size,
+        info.pool_bytes,
+        info.platform.num_threads,
+    )
+    send(Loaded(info))
     on_step = send if start.config.rank == 0 else _keep
     while isinstance(run := inbox.next(), RunRequest):
         try:

@@ -31,7 +31,6 @@ def test_the_tiny_deployments_run() -> None:
 @pytest.mark.parametrize(
     ("settings", "field", "value", "remedy"),
     [
-        ({"distributed_executor_backend": "ray"}, "distributed_executor_backend", "ray", "use mp"),
         (
             {"tensor_parallel_size": 2, "devices": "0,1", "enable_layerwise_offload": True},
             "enable_layerwise_offload",

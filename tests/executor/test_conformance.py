@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from executor_cases import Group
+from executor_cases import Group, ray_cluster
 
 from kit.config.deploy import ExecutorBackend
 from kit.errors import CancelledError, CheckpointError, GroupLostError, KVCacheError
 from kit.executor.base import Executor
 from kit.request import StepEvent
 
-BACKENDS: tuple[ExecutorBackend, ...] = ("inline", "mp")
+BACKENDS = ("inline", "mp", pytest.param("ray", marks=pytest.mark.long))
 
 
 def ignore(event: StepEvent) -> None:
@@ -42,7 +43,8 @@ def executor(request: pytest.FixtureRequest, group: Group, inline: Executor) -> 
     if request.param == "inline":
         yield inline
         return
-    with group.start(request.param) as executor:
+    cluster = ray_cluster() if request.param == "ray" else contextlib.nullcontext()
+    with cluster, group.start(request.param) as executor:
         yield executor
 
 
@@ -129,7 +131,7 @@ def test_ranks_of_a_group_cancel_fail_and_run_together(checkpoint: Path, inline:
     assert abs(together - expected).max() <= 1
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["inline", "mp"])
 def test_a_checkpoint_that_became_bad_is_refused_by_name(
     backend: ExecutorBackend, checkpoint: Path, tmp_path: Path
 ) -> None:
