@@ -21,6 +21,7 @@ def check_rules(config: DeployConfig) -> None:
     _check_degrees(config)
     _check_vae_ranks(config)
     _check_devices(config)
+    _check_steps(config)
     _check_sampling(config)
 
 
@@ -194,6 +195,21 @@ def _check_devices(config: DeployConfig) -> None:
             f"{parallel.sequence_size} x cfg {parallel.cfg_parallel_size} x data "
             f"{parallel.data_parallel_size}",
             f"name {parallel.world_size} in devices, or change parallel_config to match",
+        )
+
+
+def _check_steps(config: DeployConfig) -> None:
+    stage = config.stage
+    if stage.step_execution and stage.max_num_seqs > 1 and not stage.enforce_eager:
+        if stage.devices == "cpu":
+            return  # it runs eagerly in any case
+        raise _refusal(
+            config,
+            "stage.step_execution",
+            "requests that take turns need rows and latents of their own, and graphs keep those of "
+            "all requests in one place (enforce_eager is set by "
+            f"{config.provenance['stage.enforce_eager']})",
+            "set enforce_eager to true, max_num_seqs to 1, or this to false",
         )
 
 

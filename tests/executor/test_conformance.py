@@ -13,6 +13,7 @@ from executor_cases import Group
 from kit.config.deploy import ExecutorBackend
 from kit.errors import CancelledError, CheckpointError, GroupLostError, KVCacheError
 from kit.executor.base import Executor
+from kit.messages import RunRequest, RunResult, Tick
 from kit.request import StepEvent
 
 BACKENDS: tuple[ExecutorBackend, ...] = ("inline", "mp")
@@ -64,6 +65,35 @@ def test_it_gives_the_picture_of_the_inline_rank(
     assert replace(executor.info, load_time_s=0.0, platform=inline.info.platform) == replace(
         inline.info, load_time_s=0.0
     )
+
+
+def test_steps_of_requests_in_turn_give_the_pictures_of_each_alone(
+    group: Group, executor: Executor, inline: Executor
+) -> None:
+    with group.request() as one, group.request(num_steps=3) as other:
+        expected = {run.request_id: inline.run(run, ignore, never) for run in (one, other)}
+        waiting: dict[str, RunRequest | None] = {run.request_id: run for run in (one, other)}
+        order, images = [], {}
+        while waiting:
+            for name, first in list(waiting.items()):
+                answer = executor.advance(Tick(name, first, is_stopped=False))
+                waiting[name] = None
+                order.append(name)
+                if isinstance(answer, RunResult):
+                    images[name] = answer.image
+                    del waiting[name]
+        assert order == [one.request_id, other.request_id] * 3 + [other.request_id]
+        for name, result in expected.items():
+            assert (images[name] == result.image).all()
+
+
+def test_a_stopped_tick_ends_its_request_only(group: Group, executor: Executor) -> None:
+    with group.request(num_steps=500) as one, group.request(num_steps=1) as other:
+        for run in (one, other):
+            assert isinstance(executor.advance(Tick(run.request_id, run, False)), StepEvent)
+        with pytest.raises(CancelledError, match=f"{one.request_id} was cancelled after step 1"):
+            executor.advance(Tick(one.request_id, None, is_stopped=True))
+        assert isinstance(executor.advance(Tick(other.request_id, None, False)), RunResult)
 
 
 def test_a_cancelled_request_ends_between_steps_and_the_next_one_runs(
