@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-import fia_emulation
+import npu_emulation
 import pytest
 
 LISTING = """\
@@ -27,7 +27,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     command.write_text(f"#!/bin/sh\nprintf '%s' '{LISTING}'\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
-    fia_emulation.install(monkeypatch.setitem)
+    npu_emulation.install(monkeypatch.setitem)
     waited: list[int] = []
     npu = SimpleNamespace(
         device_count=lambda: 2,
@@ -35,5 +35,5 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         max_memory_allocated=lambda ordinal: 7 + ordinal,
         synchronize=waited.append,
     )
-    fia_emulation.installed().__dict__["npu"] = npu
+    npu_emulation.installed().__dict__["npu"] = npu
     return waited

@@ -66,11 +66,12 @@ def create_backend(
         dtype=dtype,
         device=device,
     )
+    num_heads = model.num_attention_heads // head_ranks
     if kv_mode == "dense_legacy":
         kept = None
         if fixed_addresses:
             kept = KeptRows(shape, -(-most_rows(model) // row_ranks), longest_row(model))
-        return DenseKV(name, shape, _dense_kernel(kernel, capability), kept)
+        return DenseKV(name, shape, _dense_kernel(kernel, capability, num_heads, shape), kept)
     assert page_size is not None, "the page size is decided before a worker starts"
     assert num_pages > 0, "the pool is sized before a worker starts"
     size = resolve_page_size(
@@ -80,14 +81,24 @@ def create_backend(
         requested=page_size,
         compute_capability=capability,
     )
-    num_heads = model.num_attention_heads // head_ranks
     paged = _paged_kernel(kernel, capability, model, num_heads, shape, num_pages)
     return PagedKV(name, PagedStore(shape, num_pages, size), paged)
 
 
-def _dense_kernel(name: str, capability: ComputeCapability | None) -> DenseKernel:
+# Kernels are imported where they run: torch-npu is installed beside NPUs only, Triton comes with
+# CUDA builds of torch only.
+
+
+def _dense_kernel(
+    name: str, capability: ComputeCapability | None, num_heads: int, shape: KVShape
+) -> DenseKernel:
     if name in _DENSE_KERNELS:
         return _DENSE_KERNELS[name]()
+    if name == FIA:
+        from kit.attention.ascend.operators import load_operators
+        from kit.attention.ascend.start import open_dense
+
+        return open_dense(load_operators(), shape, num_heads)
     from kit.attention.cuda.flash import FlashDense
 
     return FlashDense(_flash_build(name, capability))
@@ -101,15 +112,13 @@ def _paged_kernel(
     shape: KVShape,
     num_pages: int,
 ) -> PagedKernel:
-    # Imported where they run: torch-npu is installed beside NPUs only, Triton comes with CUDA
-    # builds of torch only.
     if name == reference.NAME:
         return PagedReference()
     if name == FIA:
         from kit.attention.ascend.operators import load_operators
-        from kit.attention.ascend.start import open_fia
+        from kit.attention.ascend.start import open_paged
 
-        return open_fia(load_operators(), shape, num_heads, num_pages)
+        return open_paged(load_operators(), shape, num_heads, num_pages)
     from kit.attention.cuda.flash import FlashPaged
 
     return FlashPaged(_flash_build(name, capability), longest_row(model))

@@ -75,14 +75,14 @@ class ParallelConfig(_Frozen):
         )
 
     @property
+    def group_size(self) -> int:
+        """Ranks of a worker group, which run one request together: tensor x sequence x cfg."""
+        return self.tensor_parallel_size * self.sequence_size * self.cfg_parallel_size
+
+    @property
     def world_size(self) -> int:
-        """Ranks of the deployment: tensor x sequence x cfg x data."""
-        return (
-            self.tensor_parallel_size
-            * self.sequence_size
-            * self.cfg_parallel_size
-            * self.data_parallel_size
-        )
+        """Ranks of the deployment."""
+        return self.group_size * self.data_parallel_size
 
 
 class SamplingDefaults(_Frozen):
@@ -175,6 +175,10 @@ class StageConfig(_Frozen):
     execute_model_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0
     """Seconds that ranks in processes of their own may take for a step, or for decoding, before
     they are taken for stuck, killed and started anew."""
+
+    allow_unvalidated_topology: bool = False
+    """Start with a parallel_config that no record shows equal to one rank; docs/parallelism.md
+    lists those that have one."""
 
     parallel_config: ParallelConfig = ParallelConfig()
     """How the ranks share the work."""

@@ -140,7 +140,7 @@ def _check_degrees(config: DeployConfig) -> None:
 def _check_vae_ranks(config: DeployConfig) -> None:
     parallel = config.stage.parallel_config
     name, ranks = _PARALLEL + "vae_patch_parallel_size", parallel.vae_patch_parallel_size
-    group = parallel.world_size // parallel.data_parallel_size
+    group = parallel.group_size
     if group % ranks:
         sizes = ", ".join(str(size) for size in range(1, group + 1) if group % size == 0)
         raise _refusal(

@@ -19,28 +19,14 @@ _NOT_IMPLEMENTED: tuple[tuple[str, object, str, str], ...] = (
     ("enable_prefix_caching", True, "pages are never shared", "set it to false"),
 )
 
-_RANK_FIELDS = (
-    "tensor_parallel_size",
-    "sequence_parallel_size",
-    "ulysses_degree",
-    "cfg_parallel_size",
-)
-
 
 def check_runnable(config: DeployConfig) -> None:
     """Raise UnsupportedError for the first legal setting that this build does not implement."""
     parallel = config.stage.parallel_config
-    group_size = parallel.world_size // parallel.data_parallel_size
-    if group_size > 1:
-        name = next(name for name in _RANK_FIELDS if (getattr(parallel, name) or 1) > 1)
-        _refuse(
-            config,
-            f"parallel_config.{name}",
-            f"this build runs one rank, and parallel_config makes {group_size}",
-            "set every size of parallel_config to 1 and name one device",
-        )
-    backend = executor_backend(config)
-    if backend == "ray":
+    if parallel.group_size > 1 and config.stage.enable_layerwise_offload:
+        reason = "layers stream through the card of one rank only"
+        _refuse(config, "enable_layerwise_offload", reason, "set it to false")
+    if executor_backend(config) == "ray":
         _refuse(config, "distributed_executor_backend", "Ray is not there yet", "use mp")
     if config.stage.devices == "cpu":
         for name in OFFLOAD_FIELDS:

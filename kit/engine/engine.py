@@ -85,13 +85,13 @@ class ImageEngine:
         with self._start_lock:
             if self._info is not None:
                 return
-            plan, info = self._plan, self._pool.load()
+            plan, infos = self._plan, self._pool.load()
+            info = infos[0]
             self.facts = collect_facts(self._files, self.preprocessor.model, self.config, info)
             log_start(self.model_path, self.config, plan, info)
-            num_groups = self.num_groups
             self.metrics.set_pool(
-                num_pages=num_groups * plan.worker.num_pages,
-                num_bytes=num_groups * len(plan.groups[0]) * info.pool_bytes,
+                num_pages=self.num_groups * plan.worker.num_pages,
+                num_bytes=sum(each.pool_bytes for each in infos),
             )
             self._info = info
             if self._queue.closing:

@@ -41,15 +41,18 @@ class WorkerPool:
         )
         self._downs = threading.Lock()
 
-    def load(self) -> WorkerInfo:
-        """Load all groups at once; raises the first error, with nothing left running."""
+    def load(self) -> tuple[WorkerInfo, ...]:
+        """Load all groups at once and say what the first rank of each is.
+
+        Raises the first error, with nothing left running.
+        """
         loading = [_load_in_thread(group) for group in self.groups]
         try:
             executors = [one.result() for one in loading]
         except BaseException:
             self._end_ranks()
             raise
-        return executors[0].info
+        return tuple(executor.info for executor in executors)
 
     def serve(self, facts: EngineFacts) -> None:
         """Begin to run requests."""

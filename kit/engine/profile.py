@@ -10,7 +10,7 @@ from kit.kv.manager import KVCacheManager
 from kit.messages import RunRequest
 from kit.modelspec.config import ModelConfig
 from kit.plan.rank import profiled_shape
-from kit.platforms.detect import open_platform
+from kit.platforms.detect import rank_memory
 from kit.request import ResolvedSampling
 from kit.telemetry.log import get_logger
 from kit.tokenizer.buckets import Bucket
@@ -47,7 +47,7 @@ def profile_largest(
         )
         return
     pool = "kv_cache_memory_bytes" if config.stage.kv_cache_memory_bytes else "page pool"
-    memory = open_platform(config.stage.device_ids).memory()
+    memory = rank_memory(config.stage.device_ids, config.stage.parallel_config.world_size)
     allowed = memory.allowed_bytes(config.stage.gpu_memory_utilization)
     try:
         result = executor.run(request, lambda _: None, lambda: False)

@@ -23,6 +23,7 @@ _MACHINE_SETTINGS = frozenset(
         "stage.gpu_memory_utilization",
         "stage.kv_cache_memory_bytes",
         "stage.execute_model_timeout_s",
+        "stage.allow_unvalidated_topology",
         "stage.parallel_config.data_parallel_size",
         "stage.distributed_executor_backend",
     }

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kit.attention.capabilities import resolve_kernel, resolve_page_size
-from kit.config.deploy import DeployConfig
+from kit.config.deploy import DeployConfig, executor_backend
 from kit.errors import ConfigError
 from kit.kv.manager import KVCacheManager
 from kit.messages import WorkerConfig, WorkerInfo
 from kit.modelspec.config import ModelConfig
+from kit.parallel.validated import check_validated, is_validated, topology_of
 from kit.plan.rank import choose_precision, rank_memory
 from kit.platforms.detect import open_platform
+from kit.platforms.detect import rank_memory as device_memory
 from kit.telemetry.log import get_logger
 from kit.tokenizer.buckets import Bucket
 
@@ -50,6 +52,7 @@ def plan_worker(
     """
     stage = config.stage
     platform = open_platform(stage.device_ids)
+    check_validated(config, platform.name)
     precision = choose_precision(config, platform.name)
     resolve_kernel(
         stage.diffusion_attention_backend,
@@ -76,7 +79,7 @@ def plan_worker(
     rank = rank_memory(
         model,
         config,
-        platform.memory(),
+        device_memory(stage.device_ids, stage.parallel_config.world_size),
         precision,
         largest=largest,
         page_size=page_size,
@@ -96,6 +99,8 @@ def plan_worker(
         vae_tiling=stage.vae_use_tiling,
         vae_ranks=stage.parallel_config.vae_patch_parallel_size,
         vae_waits=stage.enable_cpu_offload,
+        whole_experts=stage.parallel_config.enable_expert_parallel,
+        topology=topology_of(config),
     )
     if rank.host_weight_bytes:
         _check_offload(config, rank.host_weight_bytes)
@@ -193,6 +198,22 @@ def log_start(folder: Path, config: DeployConfig, plan: StartPlan, info: WorkerI
         info.kernel,
         info.kernel_version,
     )
+    stage, topology = config.stage, plan.worker.topology
+    logger.info(
+        "workers: %d group(s) of %s, executor %s, %d rank(s)",
+        len(plan.groups),
+        topology,
+        executor_backend(config),
+        stage.parallel_config.world_size,
+    )
+    if not is_validated(topology, info.platform.device):
+        logger.warning(
+            "topology %s on %s has not been validated: no record shows it equal to one rank "
+            "(allow_unvalidated_topology is set by %s)",
+            topology,
+            info.platform.device,
+            config.provenance["stage.allow_unvalidated_topology"],
+        )
     if info.device != "cpu":
         logger.info(
             "expert layers: %s; later steps: %s; VAE decoder in %s",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import wait
+from pathlib import Path
 
 from kit.errors import CancelledError, GroupLostError
 from kit.executor.base import IsCancelled, OnStep
@@ -54,10 +57,14 @@ class MultiprocessExecutor:
         self.name = name
         self._timeout_s = timeout_s
         self._ranks: list[RankProcess] = []
+        # Where its ranks meet: a file that they make, in a folder of this start's own.
+        self._folder = tempfile.TemporaryDirectory(prefix="kit-group-", ignore_cleanup_errors=True)
+        meeting = Path(self._folder.name, "meeting").as_uri()
         level = logger.getEffectiveLevel()
         try:
             for rank, (config, share) in enumerate(zip(configs, shares, strict=True)):
-                start = StartRank(config, f"{name} rank {rank}", level, share.cpus)
+                own = replace(config, rendezvous=meeting if len(configs) > 1 else None)
+                start = StartRank(own, f"{name} rank {rank}", level, share.cpus)
                 self._ranks.append(RankProcess(start, share))
                 logger.info("%s: process %d, %s", start.name, self._ranks[-1].pid, share)
             self._infos = self._load()
@@ -83,6 +90,7 @@ class MultiprocessExecutor:
             return self._run(run, on_step, is_cancelled)
         except (GroupLostError, RankGoneError) as error:
             end_all(self._ranks, wait_s=0.0)
+            self._folder.cleanup()
             raise GroupLostError(f"request {run.request_id}: {error}") from error
 
     def advance(self, tick: Tick) -> StepEvent | RunResult:
@@ -93,6 +101,7 @@ class MultiprocessExecutor:
             return self._answer(_every_step, _nothing)
         except (GroupLostError, RankGoneError) as error:
             end_all(self._ranks, wait_s=0.0)
+            self._folder.cleanup()
             raise GroupLostError(f"request {tick.request_id}: {error}") from error
 
     def check(self) -> None:
@@ -106,6 +115,7 @@ class MultiprocessExecutor:
     def close(self) -> None:
         """As in Executor."""
         end_all(self._ranks)
+        self._folder.cleanup()
 
     def _load(self) -> tuple[WorkerInfo, ...]:
         infos: dict[int, WorkerInfo] = {}

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from kit.model import offload
 from kit.model.fused import use_fused_kernels
+from kit.model.mapped import read_ahead
 from kit.model.moe import Experts, Router
 from kit.model.shard import WHOLE, Cut, Shard, SlicedLinear
 from kit.model.transformer import HunyuanImage3
@@ -179,6 +180,8 @@ def _copy_part(stored: Tensor, owned: tuple[Tensor, Cut]) -> None:
     view, cut = owned
     parts = list(zip(cut.places(view), cut.of(stored), strict=True))
     assert all(place.shape == part.shape for place, part in parts), "table and module disagree"
+    for _, part in parts:
+        read_ahead(part)
     with torch.inference_mode(view.is_inference()):  # the caller's mode, which is its thread's own
         for place, part in parts:
             place.copy_(part)

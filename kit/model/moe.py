@@ -19,6 +19,9 @@ from kit.parallel.group import RankGroup
 Gate = Callable[[Tensor], Tensor]
 """Of both halves [N, 2I], in the order of the weight's; returns [N, I]."""
 
+GroupedLayer = Callable[["MoE", Tensor], Tensor]
+"""Runs a layer on tokens [N, H] without waiting for the host; returns [N, H]."""
+
 
 class Router(nn.Module):
     """Chooses the experts of each token. Weight and arithmetic are float32 in every model dtype."""
@@ -128,13 +131,20 @@ class MoE(nn.Module):
         self.fused = False
         """Run the kit's kernels, without waiting for the host; see kit.model.fused."""
 
+        self.grouped: GroupedLayer | None = None
+        """On an NPU, if its operators passed; see kit.model.npu."""
+
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, T, H] to [B, T, H]; the branches are added in float32, the ranks after them."""
         tokens = x.flatten(0, 1)  # [N, H]
-        own = self._grouped(tokens) if self.fused else self._looped(tokens)
-        return self.ranks.sum_(own).view_as(x)
+        return self.ranks.sum_(self.own(tokens)).view_as(x)
 
-    def _looped(self, tokens: Tensor) -> Tensor:
+    def own(self, tokens: Tensor) -> Tensor:
+        """Return this rank's part of the result of [N, H] tokens."""
+        if self.fused:
+            return self._grouped(tokens)
+        if self.grouped is not None:
+            return self.grouped(self, tokens)
         weights, indices = self.gate(tokens)
         routed: Tensor = self.experts(tokens, weights, indices)
         shared: Tensor = self.shared_mlp(tokens)

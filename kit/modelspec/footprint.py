@@ -133,6 +133,11 @@ def pages_within(num_bytes: int, bytes_per_page: int) -> int:
     return max(0, num_bytes) // bytes_per_page
 
 
+def own_rows(num_rows: int, row_ranks: int) -> int:
+    """Return the rows that each of `row_ranks` ranks has; one row is on every rank."""
+    return -(-num_rows // row_ranks)
+
+
 def num_pages(num_tokens: int, page_size: int) -> int:
     """Return the pages that a row of `num_tokens` tokens takes; the last one may be part empty."""
     return -(-num_tokens // page_size)
@@ -150,7 +155,7 @@ def contiguous_bytes(num_rows: int, num_tokens: int, token_bytes: int) -> int:
 
 def kept_rows_bytes(model: ModelConfig, token_bytes: int, split: Split = ONE_RANK) -> int:
     """Return the bytes that contiguous rows of all requests keep where graphs are captured."""
-    num_rows = -(-most_rows(model) // split.cfg)
+    num_rows = own_rows(most_rows(model), split.cfg)
     return num_rows * row_bytes(longest_row(model), token_bytes, KEPT_ROW_GRAIN)
 
 
@@ -247,6 +252,7 @@ def activation_bytes(
     num_rows: int,
     dtype_bytes: int,
     fused: bool = False,
+    grouped: bool = False,
     vae_dtype_bytes: int = FLOAT32_BYTES,
     vae_tiling: bool = False,
     split: Split = ONE_RANK,
@@ -275,6 +281,12 @@ def activation_bytes(
         experts     T k (H + I) b + T H b                     gated rows and second product; the
                                                               shared expert's output
 
+    or, on an NPU, experts that are `grouped` beside plain attention:
+
+        experts     T k max(H + 3 I, 2 H + I) b + T H b       rows of all experts, first product,
+                    + T 2 E 4                                 gated rows; or gated rows and second
+                                                              product beside them; router
+
         decode  = 4 to 7.25 feature maps of the decoder's largest level, see _live_decoder_maps; of
                   one tile with vae_tiling, of the tallest strip where ranks decode together
 
@@ -287,8 +299,10 @@ def activation_bytes(
     factor = model.vae_downsample_factor
     grid = (height // factor, width // factor)
     row_tokens = prefix_len + model.num_special + grid[0] * grid[1]
-    T = -(-num_rows // split.cfg) * -(-row_tokens // split.sequence)
+    T = own_rows(num_rows, split.cfg) * -(-row_tokens // split.sequence)
     attention, experts = (_fused_bytes if fused else _plain_bytes)(model, T, dtype_bytes, split)
+    if grouped:
+        experts = _grouped_bytes(model, T, dtype_bytes, split)
     if vae_tiling:
         grid = (min(grid[0], VAE_TILE), min(grid[1], VAE_TILE))
     in_strips = 1 < split.decode <= grid[0]
@@ -323,12 +337,26 @@ def _fused_bytes(model: ModelConfig, T: int, dtype_bytes: int, split: Split) -> 
     """Return what attention and what the expert layer hold in the kit's kernels."""
     H, q_dim = model.hidden_size, model.num_attention_heads * model.attention_head_dim
     attention = T * ((model.qkv_dim + 3 * q_dim) // split.tensor) * dtype_bytes
-    slices, shares = (1, split.tensor) if split.whole_experts else (split.tensor, 1)
-    routed = max(
-        -(-top_k // shares) * (H + width // slices)
-        for width, top_k in zip(model.moe_intermediate_size, model.moe_topk, strict=True)
-    )
+    routed = max(top_k * (H + width) for top_k, width in _routed(model, split))
     return attention, T * (routed + H) * dtype_bytes
+
+
+def _grouped_bytes(model: ModelConfig, T: int, dtype_bytes: int, split: Split) -> int:
+    """Return what an expert layer on an NPU's operators holds."""
+    H = model.hidden_size
+    routed = max(
+        top_k * max(H + 3 * width, 2 * H + width) for top_k, width in _routed(model, split)
+    )
+    return T * (routed + H) * dtype_bytes + T * 2 * max(model.num_experts) * FLOAT32_BYTES
+
+
+def _routed(model: ModelConfig, split: Split) -> list[tuple[int, int]]:
+    """Return a rank's choices per token and the width of an expert there, of each layer."""
+    slices, shares = (1, split.tensor) if split.whole_experts else (split.tensor, 1)
+    return [
+        (-(-top_k // shares), width // slices)
+        for width, top_k in zip(model.moe_intermediate_size, model.moe_topk, strict=True)
+    ]
 
 
 def _live_decoder_maps(model: ModelConfig, *, in_strips: bool) -> float:

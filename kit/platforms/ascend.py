@@ -22,6 +22,8 @@ class AscendPlatform:
 
     name = "npu"
     compute_capability = None
+    # Always named to torch: left alone, it takes gloo for a device that it does not know.
+    collective_backend = "hccl"
 
     def __init__(self, ordinal: int) -> None:
         """`ordinal` counts the NPUs that this process may see.

@@ -33,6 +33,7 @@ class CudaPlatform:
     """A Platform: one card."""
 
     name = "cuda"
+    collective_backend = "nccl"
 
     def __init__(self, ordinal: int) -> None:
         """`ordinal` counts the cards that this process may see.

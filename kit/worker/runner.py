@@ -120,7 +120,7 @@ class ModelRunner:
             platform=describe_platform(device),
             bytes_read=sum(bytes_read),
             read_time_s=reading,
-            expert_layer=expert_layer(device, dtype),
+            expert_layer=expert_layer(self._model),
         )
         self._open: dict[str, OpenRun] = {}
         self._paged_path_logged = False

@@ -158,6 +158,39 @@ def test_pairs_are_sorted_by_expert_in_token_order(draw: torch.Generator) -> Non
     assert torch.equal(ends.long(), pairs.bincount(minlength=9).cumsum(0))
 
 
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+@torch.inference_mode()
+def test_terms_of_ranks_add_up_to_the_expert_layer(draw: torch.Generator, num_ranks: int) -> None:
+    from kit.kernels.experts import experts
+    from kit.kernels.routing import route
+
+    hidden, width, num_experts = 1024, 3072, 64
+    up = normal(draw, num_experts, 2 * width, hidden) * hidden**-0.5
+    down = normal(draw, num_experts, hidden, width) * width**-0.5
+    router = torch.randn(num_experts, hidden, generator=draw, device=CUDA) * hidden**-0.5
+    tokens = normal(draw, 1500, hidden)
+    shared = torch.zeros_like(tokens)
+    weights, indices = route(tokens, router, 8)
+    whole = experts(tokens, weights, indices, up, down, shared)
+    few, part = num_experts // num_ranks, width // num_ranks
+    placed, sliced = (torch.zeros_like(tokens, dtype=torch.float32) for _ in range(2))
+    for rank in range(num_ranks):
+        own = slice(rank * few, (rank + 1) * few)
+        placed += experts(tokens, weights, indices, up[own], down[own], shared, first=rank * few)
+        columns = slice(rank * part, (rank + 1) * part)
+        halves = [half[:, columns] for half in up.chunk(2, dim=1)]
+        sliced += experts(
+            tokens,
+            weights,
+            indices,
+            torch.cat(halves, dim=1),
+            down[:, :, columns].contiguous(),
+            shared,
+        )
+    assert relative(placed, whole) < 1e-2
+    assert relative(sliced, whole) < 1e-2
+
+
 @pytest.mark.parametrize(
     ("hidden", "width", "num_experts", "top_k"), [(4096, 3072, 64, 8), (256, 64, 8, 2)]
 )

@@ -62,9 +62,8 @@ def test_it_gives_the_picture_of_the_inline_rank(
     assert preview is not None
     assert preview.shape == expected.image.shape
     assert events[1].preview is None
-    assert replace(executor.info, load_time_s=0.0, platform=inline.info.platform) == replace(
-        inline.info, load_time_s=0.0
-    )
+    same = {"load_time_s": 0.0, "read_time_s": 0.0, "platform": inline.info.platform}
+    assert replace(executor.info, **same) == replace(inline.info, **same)
 
 
 def test_steps_of_requests_in_turn_give_the_pictures_of_each_alone(
@@ -136,6 +135,28 @@ def test_a_callback_that_raises_stops_its_run_only(group: Group, executor: Execu
         executor.run(run, fail, never)
     with group.request() as run:
         assert executor.run(run, ignore, never).request_id == run.request_id
+
+
+def test_ranks_of_a_group_cancel_fail_and_run_together(checkpoint: Path, inline: Executor) -> None:
+    """Each of two ranks has one row: both must end a request after the same step."""
+    group = Group(checkpoint, cfg_parallel_size=2)
+    steps: list[int] = []
+    with group.start("mp") as executor:
+        with group.request(num_steps=500) as run, pytest.raises(CancelledError, match="after step"):
+            executor.run(run, lambda event: steps.append(event.step), lambda: len(steps) >= 2)
+        with group.request() as run:
+            assert run.allocation is not None
+            assert len(run.allocation.page_tables) == 1, "a rank has the pages of its own row"
+            beyond = tuple((10**6, *table[1:]) for table in run.allocation.page_tables)
+            bad = replace(run, allocation=replace(run.allocation, page_tables=beyond))
+            with pytest.raises(KVCacheError, match="1000000"):
+                executor.run(bad, ignore, never)
+            executor.check()
+            together = executor.run(run, ignore, never).image.astype(int)
+    alone = Group(checkpoint)
+    with alone.request() as run:
+        expected = inline.run(run, ignore, never).image
+    assert abs(together - expected).max() <= 1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

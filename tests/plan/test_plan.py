@@ -57,20 +57,21 @@ def test_pages_of_the_documented_example_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deploy_config", "token_kib", "num_rows"),
+    ("deploy_config", "token_kib", "own_rows"),
     [
         ("hunyuan_image3_tp4", 32, 2),
         ("hunyuan_image3_tp2_sp2", 32, 2),
-        # A page has one id on all ranks: each books both rows of four heads.
-        ("hunyuan_image3_tp2_cfg2", 64, 2),
+        # Four heads, and the pages of one row.
+        ("hunyuan_image3_tp2_cfg2", 64, 1),
     ],
 )
-def test_keys_and_values_of_topologies(deploy_config: str, token_kib: int, num_rows: int) -> None:
+def test_keys_and_values_of_topologies(deploy_config: str, token_kib: int, own_rows: int) -> None:
     planned = plan(deploy_config, prompt_tokens=256)
     assert planned.token_bytes == token_kib * 1024
     [size] = planned.sizes
-    assert size.num_rows == num_rows
-    assert size.kv_bytes == 50 * 176 * token_kib * 1024
+    assert size.num_rows == 2
+    assert size.num_pages == 25 * own_rows
+    assert size.kv_bytes == size.num_pages * 176 * token_kib * 1024
 
 
 def test_ranks_that_share_rows_or_tokens_share_no_weights() -> None:
@@ -103,6 +104,20 @@ def test_working_memory_of_ranks() -> None:
     assert denoise(Split(tensor=2, sequence=2)) == by_hand(4352, 1536)
     assert denoise(Split(tensor=2, cfg=2)) == by_hand(4352, 1536)
     assert denoise(Split(tensor=4, whole_experts=True)) == by_hand(8704, 3072, top_k=2)
+
+
+def test_working_memory_of_an_npu() -> None:
+    """Rows of all experts beside the first product and what is gated; 4352 tokens a row."""
+
+    def denoise(split: Split) -> int:
+        size = {"height": 1024, "width": 1024, "prefix_len": 255, "num_rows": 2}
+        return activation_bytes(SPEC, dtype_bytes=2, grouped=True, split=split, **size).denoise
+
+    def by_hand(width: int, top_k: int = 8) -> int:
+        return 8704 * (2 * (4 * 4096 + top_k * (4096 + 3 * width) + 4096) + 4 * 2 * 64)
+
+    assert denoise(Split()) == by_hand(3072)
+    assert denoise(Split(tensor=4, whole_experts=True)) == by_hand(3072, top_k=2)
 
 
 def test_whole_experts_take_as_many_bytes_as_slices() -> None:
