@@ -263,9 +263,11 @@ def activation_bytes(
     b bytes per element, T tokens of all rows in the first step, A query heads, H hidden, E experts
     of which a token takes k, I their width; q and qkv are the projections' widths:
 
-        denoise = 4 T H b + max(attention, experts)
+        denoise = 2 W H b + 2 T H b + max(attention, experts)
 
-        4 T H b     embeddings of the row and of its target, the stream, its normed copy
+        2 W H b     embeddings of the row and of its target, W tokens on any number of sequence
+                    ranks
+        2 T H b     the stream, its normed copy
         attention   T (qkv + 2 q) b + T (3 q + 134 A) 4       projection, query, output; query,
                                                               result, product and one tile of
                                                               scores in the float32 of the CPU
@@ -299,7 +301,8 @@ def activation_bytes(
     factor = model.vae_downsample_factor
     grid = (height // factor, width // factor)
     row_tokens = prefix_len + model.num_special + grid[0] * grid[1]
-    T = own_rows(num_rows, split.cfg) * -(-row_tokens // split.sequence)
+    rows = own_rows(num_rows, split.cfg)
+    W, T = rows * row_tokens, rows * -(-row_tokens // split.sequence)
     attention, experts = (_fused_bytes if fused else _plain_bytes)(model, T, dtype_bytes, split)
     if grouped:
         experts = _grouped_bytes(model, T, dtype_bytes, split)
@@ -310,7 +313,7 @@ def activation_bytes(
         grid = (-(-grid[0] // split.decode), grid[1])
     largest_map = max(_decoder_map_elements(model, grid))
     return ActivationBytes(
-        denoise=4 * T * model.hidden_size * dtype_bytes + max(attention, experts),
+        denoise=2 * (W + T) * model.hidden_size * dtype_bytes + max(attention, experts),
         decode=int(_live_decoder_maps(model, in_strips=in_strips) * largest_map * vae_dtype_bytes),
     )
 

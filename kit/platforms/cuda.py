@@ -11,7 +11,7 @@ from typing import Any
 
 from kit.errors import UnsupportedError
 from kit.platforms.memory import CardMemory
-from kit.telemetry.environment import command_output
+from kit.telemetry.accelerators import command_output
 
 _FIELDS = ("index", "uuid", "name", "compute_cap", "memory.total", "memory.free")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from kit.errors import UnsupportedError
-from kit.platforms.ascend import AscendPlatform, listed_npus
+from kit.platforms.ascend import AscendPlatform
 from kit.platforms.base import Platform
 from kit.platforms.cpu import CpuPlatform
 from kit.platforms.cuda import CudaPlatform, visible_gpus
 from kit.platforms.memory import HostMemory, Memory
+from kit.telemetry.accelerators import listed_npus
 
 
 def platform_name() -> str:

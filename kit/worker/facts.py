@@ -7,6 +7,7 @@ import platform
 import torch
 
 from kit.request import RecordedPlatform
+from kit.telemetry.accelerators import cann_version
 from kit.telemetry.environment import cpu_model, package_versions
 
 # Those whose code computes tokens, latents or pixels; the kit's own version stands beside them.
@@ -41,6 +42,6 @@ def _device_name(device: str) -> str:
 
 
 def _versions() -> dict[str, str]:
-    versions = package_versions(_COMPUTING)
+    versions = package_versions(_COMPUTING) | cann_version()
     # The distribution's version leaves out which build of torch it is.
     return versions | {"torch": str(torch.__version__)}

@@ -142,6 +142,13 @@ def test_paged_requires_rows(write: Callable[..., Path], rows: dict[str, None]) 
             "set vae_use_tiling to false, or vae_patch_parallel_size to 1",
         ),
         (
+            {"step_execution": True, "max_num_seqs": 2, "enforce_eager": False, "devices": "0"},
+            "step_execution",
+            True,
+            "graphs keep those of all requests in one place (enforce_eager is set by",
+            "set enforce_eager to true, max_num_seqs to 1, or this to false",
+        ),
+        (
             {"sequence_parallel_size": 4, "ulysses_degree": 2},
             "parallel_config.sequence_parallel_size",
             4,

@@ -139,7 +139,7 @@ def test_a_callback_that_raises_stops_its_run_only(group: Group, executor: Execu
 
 def test_ranks_of_a_group_cancel_fail_and_run_together(checkpoint: Path, inline: Executor) -> None:
     """Each of two ranks has one row: both must end a request after the same step."""
-    group = Group(checkpoint, cfg_parallel_size=2)
+    group = Group(checkpoint, cfg_parallel_size=2, vae_patch_parallel_size=2)
     steps: list[int] = []
     with group.start("mp") as executor:
         with group.request(num_steps=500) as run, pytest.raises(CancelledError, match="after step"):
@@ -153,6 +153,11 @@ def test_ranks_of_a_group_cancel_fail_and_run_together(checkpoint: Path, inline:
                 executor.run(bad, ignore, never)
             executor.check()
             together = executor.run(run, ignore, never).image.astype(int)
+            answers = [executor.advance(Tick(run.request_id, run, False))]
+            while not isinstance(answers[-1], RunResult):
+                answers.append(executor.advance(Tick(run.request_id, None, False)))
+            assert len(answers) == 3
+            assert (answers[-1].image == together).all()
     alone = Group(checkpoint)
     with alone.request() as run:
         expected = inline.run(run, ignore, never).image

@@ -95,13 +95,14 @@ def test_working_memory_of_ranks() -> None:
             split=split,
         ).denoise
 
-    # 4352 tokens a row: the stream of T x 4 H, then k rows of H + I and H more.
+    # 4352 tokens a row: embeddings and stream of 4 H, then k rows of H + I and H more.
     def by_hand(T: int, width: int, top_k: int = 8) -> int:
         return 2 * T * (4 * 4096 + top_k * (4096 + width) + 4096)
 
     assert denoise(Split()) == by_hand(8704, 3072)
     assert denoise(Split(tensor=4)) == by_hand(8704, 768)
-    assert denoise(Split(tensor=2, sequence=2)) == by_hand(4352, 1536)
+    whole_embeddings = 2 * 4352 * 2 * 4096
+    assert denoise(Split(tensor=2, sequence=2)) == by_hand(4352, 1536) + whole_embeddings
     assert denoise(Split(tensor=2, cfg=2)) == by_hand(4352, 1536)
     assert denoise(Split(tensor=4, whole_experts=True)) == by_hand(8704, 3072, top_k=2)
 
@@ -134,6 +135,23 @@ def test_dense_rows_are_contiguous_and_shared_by_cfg_ranks() -> None:
     assert (alone.num_pages, alone.num_requests) == (0, 1)
     [split] = plan("hunyuan_image3_tp2_cfg2", stage_overrides=dense, prompt_tokens=256).sizes
     assert split.kv_bytes == 1 * 4353 * 64 * 1024
+
+
+def test_requests_that_take_turns_have_rows_each() -> None:
+    dense = {"diffusion_kv_mode": "dense_legacy", "max_num_seqs": 3}
+    steps = {**dense, "step_execution": True}
+    [whole] = plan("hunyuan_image3_tp4", stage_overrides={"0": dense}, prompt_tokens=256).sizes
+    [turns] = plan("hunyuan_image3_tp4", stage_overrides={"0": steps}, prompt_tokens=256).sizes
+    assert (whole.num_requests, turns.num_requests) == (1, 3)
+    assert turns.kv_bytes == whole.kv_bytes
+    assert turns.peak_bytes - whole.peak_bytes == 2 * whole.kv_bytes
+
+
+def test_strips_take_their_share_of_the_decoders_maps() -> None:
+    strips = {"0": {"parallel_config": {"tensor_parallel_size": 4, "vae_patch_parallel_size": 4}}}
+    [whole] = plan("hunyuan_image3_tp4", prompt_tokens=256).sizes
+    [shared] = plan("hunyuan_image3_tp4", stage_overrides=strips, prompt_tokens=256).sizes
+    assert whole.activations.decode == 4 * shared.activations.decode
 
 
 def test_rows_kept_for_graphs_are_held_at_rest() -> None:
