@@ -120,6 +120,7 @@ def on_rank(mesh: Mesh, device: torch.device, setting: Setting, repeats: int) ->
     found["exchange_s"] = _exchange(mesh, device, setting)
     requests = Requests(setting, model)
     found["difference"] = _difference(mesh, requests)
+    torch.manual_seed(0)  # ranks decode together: with the same weights
     decoder = random_decoder(config.vae, device)
     use_fused_kernels(decoder, device, torch.float16)
     if setting.is_card:

@@ -59,7 +59,13 @@ class ModelRunner:
         prepare_device(device)
         dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
         model_config = load_model_config(folder)
-        self._mesh: Mesh = join_mesh(config.topology, config.rank, device, config.rendezvous)
+        self._mesh: Mesh = join_mesh(
+            config.topology,
+            config.rank,
+            device,
+            config.rendezvous,
+            backend=self._platform.collective_backend,
+        )
         shard = Shard.of(self._mesh, whole_experts=config.whole_experts)
         self.backend: KVBackend = create_backend(
             device=device,

@@ -53,6 +53,7 @@ def test_tensor_parallel_on_two_processes(tiny: Setting) -> None:
         assert sum(parts) == pytest.approx(row["image_s"])  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_shared_tokens_and_rows_on_two_processes(tiny: Setting) -> None:
     record = cuda_parallel_whole.measure_setting(context("cuda_parallel_whole"), tiny, 2)
     assert record.status == "ok", record.error

@@ -109,16 +109,11 @@ def test_working_memory_of_ranks() -> None:
 
 def test_working_memory_of_an_npu() -> None:
     """Rows of all experts beside the first product and what is gated; 4352 tokens a row."""
-
-    def denoise(split: Split) -> int:
-        size = {"height": 1024, "width": 1024, "prefix_len": 255, "num_rows": 2}
-        return activation_bytes(SPEC, dtype_bytes=2, grouped=True, split=split, **size).denoise
-
-    def by_hand(width: int, top_k: int = 8) -> int:
-        return 8704 * (2 * (4 * 4096 + top_k * (4096 + 3 * width) + 4096) + 4 * 2 * 64)
-
-    assert denoise(Split()) == by_hand(3072)
-    assert denoise(Split(tensor=4, whole_experts=True)) == by_hand(3072, top_k=2)
+    seen = activation_bytes(
+        SPEC, height=1024, width=1024, prefix_len=255, num_rows=2, dtype_bytes=2, grouped=True
+    )
+    routed = 8 * (4096 + 3 * 3072)
+    assert seen.denoise == 8704 * (2 * (4 * 4096 + routed + 4096) + 4 * 2 * 64)
 
 
 def test_whole_experts_take_as_many_bytes_as_slices() -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from fia_emulation import CALLS
+from host_waits import Waits
 from torch import Tensor
 
 from kit.attention import oracle
@@ -231,6 +232,22 @@ def test_every_step_points_where_the_reference_does(
                 loop.step()
             error = (seen._velocity - wanted._velocity).norm() / wanted._velocity.norm()
             assert float(error) <= STEP_LIMIT
+
+
+def test_no_step_waits_for_the_host(ascend: ModelRunner, dense: ModelRunner) -> None:
+    run = make_run(None, 5.0, 3)
+    given = paged_run(run)
+    kv = ascend.backend.open(given.rows.layout, given.rows.num_rows, given.allocation)
+    loop = DenoiseLoop(ascend._model, kv, given, None, None)
+    with torch.no_grad(), Waits() as waits:
+        while not loop.finished:
+            loop.step()
+    assert waits.seen == []
+    kv = dense.backend.open(run.rows.layout, run.rows.num_rows, None)
+    loop = DenoiseLoop(dense._model, kv, run, None, None)
+    with torch.no_grad(), Waits() as waits:
+        loop.step()
+    assert waits.seen == ["aten::bincount"] * ascend._model.config.num_hidden_layers
 
 
 @pytest.mark.long
