@@ -41,6 +41,11 @@ def find_warnings(config: DeployConfig) -> tuple[str, ...]:
                 "next one's pages are reserved while one runs"
             )
         return tuple(found)
+    if stage.max_num_seqs > 1 and not stage.step_execution:
+        found.append(
+            f"{_set_by(config, 'stage.max_num_seqs')}: requests run one at a time in dense_legacy "
+            "without step_execution"
+        )
     for name in (
         "diffusion_kv_max_rows_per_request",
         "kv_cache_memory_bytes",

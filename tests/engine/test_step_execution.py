@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -37,8 +39,8 @@ PLUG = GenerationRequest("a cat", SamplingParams(num_inference_steps=1, seed=1, 
 MANY = GenerationRequest("a cat", SamplingParams(num_inference_steps=500, seed=1))
 
 
-def make_engine(places: int, *, by_steps: bool = True) -> ImageEngine:
-    stage = {"step_execution": by_steps, "max_num_seqs": places}
+def make_engine(places: int, *, by_steps: bool = True, **stage: object) -> ImageEngine:
+    stage = {"step_execution": by_steps, "max_num_seqs": places, **stage}
     return ImageEngine(
         DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT, stage_overrides={"0": stage})
     )
@@ -195,6 +197,29 @@ def test_closing_lets_those_that_run_end_and_no_other() -> None:
     assert engine.close()
     assert all(handle.future.result(0).image.std() > 0 for handle in held)
     assert isinstance(waits.future.exception(0), UnavailableError)
+
+
+@pytest.mark.long
+def test_a_lost_group_runs_all_that_it_held_once_more(
+    alone: tuple[Seen, dict[str, Image]],
+) -> None:
+    engine, seen = make_engine(2, distributed_executor_backend="mp"), Seen()
+
+    def kill_once(event: StepEvent) -> None:
+        seen(event)
+        if len(seen.steps) == 4:
+            executor = engine._pool.groups[0]._executor
+            os.kill(executor.pids[0], signal.SIGKILL)  # type: ignore[union-attr]
+
+    names = ("six", "two rows")
+    handles = [engine.submit(REQUESTS[name], kill_once) for name in names]
+    with engine:
+        images = [handle.future.result(PATIENCE_S).image for handle in handles]
+        assert engine.status().groups[0].num_restarts == 1
+    both = [(name, step) for step in (1, 2) for name in names]
+    assert seen.steps[:8] == both * 2, "in the order of arrival again"
+    for name, image in zip(names, images, strict=True):
+        assert np.array_equal(image, alone[1][name])
 
 
 @pytest.mark.long
