@@ -23,7 +23,7 @@ from kit.platforms.cuda import CudaPlatform
 OnRank = Callable[..., Any]
 """A module-level function: it gets the rank's mesh and device, then the arguments."""
 
-_EXCHANGE_LIMIT = timedelta(minutes=3)
+_EXCHANGE_LIMIT = timedelta(minutes=9)
 
 
 def num_cards() -> int:
@@ -96,6 +96,7 @@ def _run(
             torch.set_num_threads(1)
             device = torch.device("cpu")
         else:
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // topology.size))
             device = torch.device(device_type, rank)
             torch.cuda.set_device(device)
             backend = CudaPlatform.collective_backend

@@ -19,6 +19,7 @@ from kit.kv.store import KVShape
 from kit.model.npu import try_all
 from kit.modelspec.config import ModelConfig
 from kit.telemetry.accelerators import cann_version
+from kit.worker.runner import prepare_device
 
 PUBLISHED_HEADS = (32, 8, 128)
 """Query heads, kv heads and head size of the published model."""
@@ -77,6 +78,8 @@ def examine_npu(model: ModelConfig, device: torch.device) -> NpuReport:
 
     Raises UnsupportedError without torch-npu or its attention, RuntimeError as the device does.
     """
+    # Else float32, which everything is compared with, would mean 10 bits in products.
+    prepare_device(device)
     heads = (model.num_attention_heads, model.num_key_value_heads, model.attention_head_dim)
     try:
         check_heads(*heads)

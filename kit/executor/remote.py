@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
 
-from kit.errors import GroupLostError
+from kit.errors import CancelledError, GroupLostError
 from kit.executor.base import IsCancelled, OnStep
 from kit.executor.link import RankGoneError, RankLink, end_all
-from kit.messages import Failure, FromRank, Loaded, RunRequest, RunResult, StopRun, WorkerInfo
+from kit.messages import (
+    Failure,
+    FromRank,
+    Loaded,
+    RunRequest,
+    RunResult,
+    StopRun,
+    Tick,
+    WorkerInfo,
+)
 from kit.request import StepEvent
 from kit.worker.failure import to_error
 
@@ -53,6 +62,17 @@ class RemoteExecutor:
             end_all(self._ranks, wait_s=0.0)
             self._release()
             raise GroupLostError(f"request {run.request_id}: {error}") from error
+
+    def advance(self, tick: Tick) -> StepEvent | RunResult:
+        """As in Executor."""
+        try:
+            for rank in self._ranks:
+                rank.send(tick)
+            return self._answer(_every_step, _nothing)
+        except (GroupLostError, RankGoneError) as error:
+            end_all(self._ranks, wait_s=0.0)
+            self._release()
+            raise GroupLostError(f"request {tick.request_id}: {error}") from error
 
     def check(self) -> None:
         """As in Executor."""
@@ -99,35 +119,61 @@ class RemoteExecutor:
     def _run(self, run: RunRequest, on_step: OnStep, is_cancelled: IsCancelled) -> RunResult:
         for process in self._ranks:
             process.send(run)
-        ends: dict[int, RunResult | Failure] = {}
         interruption: BaseException | None = None
         is_stopping = False
+
+        def hear(step: StepEvent) -> bool:
+            nonlocal interruption
+            if interruption is None:
+                try:
+                    on_step(step)
+                except BaseException as error:  # raised below, when the ranks have ended
+                    interruption = error
+            return False
+
+        def look() -> None:
+            nonlocal is_stopping
+            if not is_stopping and (interruption is not None or is_cancelled()):
+                is_stopping = True
+                for process in self._ranks:
+                    process.send(StopRun(run.request_id))
+
+        try:
+            result = self._answer(hear, look)
+        except CancelledError:
+            if interruption is not None:
+                raise interruption from None
+            raise
+        if interruption is not None:
+            raise interruption
+        assert isinstance(result, RunResult), "no step is the last answer to a request"
+        return result
+
+    def _answer(
+        self, is_last: Callable[[StepEvent], bool], look: Callable[[], None]
+    ) -> StepEvent | RunResult:
+        """Wait until each rank has answered, and return what the leader did.
+
+        Told whether a step is a rank's last answer by `is_last`; calls `look` in between. Raises
+        the first rank's error, or GroupLostError.
+        """
+        ends: dict[int, FromRank] = {}
         seen = time.monotonic()
         while len(ends) < len(self._ranks):
             for rank, message in self._messages(_LOOK_S):
                 if isinstance(message, Failure) and to_error(message) is None:
                     # Others wait for this rank in an exchange that it will never make.
                     raise self._error(rank, message)
-                if isinstance(message, RunResult | Failure):
+                if not isinstance(message, StepEvent) or is_last(message):
                     ends[rank] = message
-                elif isinstance(message, StepEvent) and interruption is None:
-                    try:
-                        on_step(message)
-                    except BaseException as error:  # raised below, when the ranks have ended
-                        interruption = error
                 seen = time.monotonic()
-            if not is_stopping and (interruption is not None or is_cancelled()):
-                is_stopping = True
-                for process in self._ranks:
-                    process.send(StopRun(run.request_id))
+            look()
             self._check_time(ends, time.monotonic() - seen)
-        if interruption is not None:
-            raise interruption
         for rank, end in sorted(ends.items()):
             if isinstance(end, Failure):
                 raise self._error(rank, end)
         leaders = ends[0]
-        assert isinstance(leaders, RunResult), "no rank has failed"
+        assert isinstance(leaders, StepEvent | RunResult), "no rank has failed"
         return leaders
 
     def _messages(self, timeout_s: float | None) -> Iterator[tuple[int, FromRank]]:
@@ -137,7 +183,7 @@ class RemoteExecutor:
             at = connections[ready]  # type: ignore[index]  # only connections were given
             yield at, self._ranks[at].receive()
 
-    def _check_time(self, ends: dict[int, RunResult | Failure], silent_s: float) -> None:
+    def _check_time(self, ends: Mapping[int, FromRank], silent_s: float) -> None:
         """Raise GroupLostError when the ranks that still run must be taken for stuck."""
         for rank, end in ends.items():
             if isinstance(end, Failure) and silent_s > _OTHERS_S:
@@ -159,3 +205,12 @@ class RemoteExecutor:
         time.sleep(_DYING_S)
         gone = "".join(f"; {one.describe_end()}" for one in self._ranks if one.is_gone())
         return GroupLostError(f"{self.name} rank {rank}: {failure.kind}: {failure.message}{gone}")
+
+
+def _every_step(step: StepEvent) -> bool:
+    """A tick ends with its step."""
+    return step.step > 0
+
+
+def _nothing() -> None:
+    """The wish to stop comes with a tick."""

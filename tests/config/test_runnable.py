@@ -46,7 +46,6 @@ def test_the_tiny_deployments_run() -> None:
             True,
             "set it to false",
         ),
-        ({"step_execution": True}, "step_execution", True, "set it to false"),
         ({"enable_prefix_caching": True}, "enable_prefix_caching", True, "set it to false"),
     ],
 )

@@ -55,7 +55,7 @@ def pid_of(engine: ImageEngine, group: int) -> int:
 
 
 def running_group(engine: ImageEngine, request_id: str) -> int:
-    return next(g.index for g in engine.status().groups if g.running == request_id)
+    return next(g.index for g in engine.status().groups if request_id in g.running)
 
 
 def killer(engine: ImageEngine, name: str, steps: list[int]) -> Callable[[StepEvent], None]:

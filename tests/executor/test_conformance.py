@@ -14,6 +14,7 @@ from executor_cases import Group, ray_cluster
 from kit.config.deploy import ExecutorBackend
 from kit.errors import CancelledError, CheckpointError, GroupLostError, KVCacheError
 from kit.executor.base import Executor
+from kit.messages import RunRequest, RunResult, Tick
 from kit.request import StepEvent
 
 BACKENDS = ("inline", "mp", pytest.param("ray", marks=pytest.mark.long))
@@ -67,6 +68,35 @@ def test_it_gives_the_picture_of_the_inline_rank(
     assert replace(executor.info, **same) == replace(inline.info, **same)
 
 
+def test_steps_of_requests_in_turn_give_the_pictures_of_each_alone(
+    group: Group, executor: Executor, inline: Executor
+) -> None:
+    with group.request() as one, group.request(num_steps=3) as other:
+        expected = {run.request_id: inline.run(run, ignore, never) for run in (one, other)}
+        waiting: dict[str, RunRequest | None] = {run.request_id: run for run in (one, other)}
+        order, images = [], {}
+        while waiting:
+            for name, first in list(waiting.items()):
+                answer = executor.advance(Tick(name, first, is_stopped=False))
+                waiting[name] = None
+                order.append(name)
+                if isinstance(answer, RunResult):
+                    images[name] = answer.image
+                    del waiting[name]
+        assert order == [one.request_id, other.request_id] * 3 + [other.request_id]
+        for name, result in expected.items():
+            assert (images[name] == result.image).all()
+
+
+def test_a_stopped_tick_ends_its_request_only(group: Group, executor: Executor) -> None:
+    with group.request(num_steps=500) as one, group.request(num_steps=1) as other:
+        for run in (one, other):
+            assert isinstance(executor.advance(Tick(run.request_id, run, False)), StepEvent)
+        with pytest.raises(CancelledError, match=f"{one.request_id} was cancelled after step 1"):
+            executor.advance(Tick(one.request_id, None, is_stopped=True))
+        assert isinstance(executor.advance(Tick(other.request_id, None, False)), RunResult)
+
+
 def test_a_cancelled_request_ends_between_steps_and_the_next_one_runs(
     group: Group, executor: Executor
 ) -> None:
@@ -111,7 +141,7 @@ def test_a_callback_that_raises_stops_its_run_only(group: Group, executor: Execu
 
 def test_ranks_of_a_group_cancel_fail_and_run_together(checkpoint: Path, inline: Executor) -> None:
     """Each of two ranks has one row: both must end a request after the same step."""
-    group = Group(checkpoint, cfg_parallel_size=2)
+    group = Group(checkpoint, cfg_parallel_size=2, vae_patch_parallel_size=2)
     steps: list[int] = []
     with group.start("mp") as executor:
         with group.request(num_steps=500) as run, pytest.raises(CancelledError, match="after step"):
@@ -125,6 +155,11 @@ def test_ranks_of_a_group_cancel_fail_and_run_together(checkpoint: Path, inline:
                 executor.run(bad, ignore, never)
             executor.check()
             together = executor.run(run, ignore, never).image.astype(int)
+            answers = [executor.advance(Tick(run.request_id, run, False))]
+            while not isinstance(answers[-1], RunResult):
+                answers.append(executor.advance(Tick(run.request_id, None, False)))
+            assert len(answers) == 3
+            assert (answers[-1].image == together).all()
     alone = Group(checkpoint)
     with alone.request() as run:
         expected = inline.run(run, ignore, never).image

@@ -132,6 +132,23 @@ def test_dense_rows_are_contiguous_and_shared_by_cfg_ranks() -> None:
     assert split.kv_bytes == 1 * 4353 * 64 * 1024
 
 
+def test_requests_that_take_turns_have_rows_each() -> None:
+    dense = {"diffusion_kv_mode": "dense_legacy", "max_num_seqs": 3}
+    steps = {**dense, "step_execution": True}
+    [whole] = plan("hunyuan_image3_tp4", stage_overrides={"0": dense}, prompt_tokens=256).sizes
+    [turns] = plan("hunyuan_image3_tp4", stage_overrides={"0": steps}, prompt_tokens=256).sizes
+    assert (whole.num_requests, turns.num_requests) == (1, 3)
+    assert turns.kv_bytes == whole.kv_bytes
+    assert turns.peak_bytes - whole.peak_bytes == 2 * whole.kv_bytes
+
+
+def test_strips_take_their_share_of_the_decoders_maps() -> None:
+    strips = {"0": {"parallel_config": {"tensor_parallel_size": 4, "vae_patch_parallel_size": 4}}}
+    [whole] = plan("hunyuan_image3_tp4", prompt_tokens=256).sizes
+    [shared] = plan("hunyuan_image3_tp4", stage_overrides=strips, prompt_tokens=256).sizes
+    assert whole.activations.decode == 4 * shared.activations.decode
+
+
 def test_rows_kept_for_graphs_are_held_at_rest() -> None:
     stage = {"enforce_eager": False, "diffusion_kv_mode": "dense_legacy"}
     planned = plan("hunyuan_image3_dit", stage_overrides={"0": stage})

@@ -205,7 +205,7 @@ class GroupsMachine(RuleBasedStateMachine):
         assert seen.num_waiting + seen.num_admitted == len(self.known)
         for index, group in enumerate(seen.groups):
             own = [h for h in held if h.group == index]
-            assert len(own) == group.num_admitted + (group.running is not None)
+            assert len(own) == group.num_admitted + len(group.running)
             assert len(own) <= self.max_num_seqs
             assert group.num_pages_used == sum(h.allocation.num_pages for h in own)
 
