@@ -22,9 +22,14 @@ class Validated:
 _TP2, _SP2, _CFG2 = Topology(tensor=2), Topology(ulysses=2), Topology(cfg=2)
 _TP2_SP2, _TP2_CFG2 = Topology(tensor=2, ulysses=2), Topology(tensor=2, cfg=2)
 
-VALIDATED: tuple[Validated, ...] = tuple(
-    Validated("cpu", topology, "worker_groups")
-    for topology in (_TP2, _SP2, _CFG2, _TP2_SP2, _TP2_CFG2)
+VALIDATED: tuple[Validated, ...] = (
+    *(
+        Validated("cpu", topology, "worker_groups")
+        for topology in (_TP2, _SP2, _CFG2, _TP2_SP2, _TP2_CFG2)
+    ),
+    Validated("cuda", _TP2, "cuda_parallel"),
+    Validated("cuda", _SP2, "cuda_parallel_whole"),
+    Validated("cuda", _CFG2, "cuda_parallel_whole"),
 )
 
 

@@ -178,6 +178,7 @@ def test_a_checkpoint_that_became_bad_is_refused_by_name(
         pass
 
 
+@pytest.mark.long
 def test_what_is_no_error_of_the_kit_costs_the_process_and_nothing_else(
     checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -20,13 +20,16 @@ from kit.executor.base import OnStep
 from kit.executor.multiprocess import MultiprocessExecutor
 from kit.request import StepEvent
 
-# Starts a group, says which processes it has, and stands there.
+# Starts a group, says which processes it has, and either runs a long request or stands there.
 _PARENT = """
 import sys, time
 from pathlib import Path
 from executor_cases import Group
 with Group(Path(sys.argv[1])).start("mp") as executor:
     print(*executor.pids, "torch" in sys.modules, flush=True)
+    if sys.argv[2] == "idle":
+        print(1, flush=True)
+        time.sleep(1000)
     with Group(Path(sys.argv[1])).request(num_steps=1000) as run:
         executor.run(run, lambda event: print(event.step, flush=True), lambda: False)
 """
@@ -91,10 +94,11 @@ def test_a_rank_that_is_stuck_is_killed_when_its_time_is_up(
         pytest.raises(GroupLostError, match=r"execute_model_timeout_s is 2\)"),
     ):
         executor.run(run, on_step, never)
-    assert time.monotonic() - started >= 2.0
+    assert 2.0 <= time.monotonic() - started < 30.0
     assert has_ended(pid)
 
 
+@pytest.mark.long
 def test_an_idle_rank_that_is_killed_is_noticed(executor: MultiprocessExecutor) -> None:
     executor.check()
     os.kill(executor.pids[0], signal.SIGKILL)
@@ -165,12 +169,17 @@ def test_close_ends_a_run_of_another_thread_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+    ("state", "number"),
+    [
+        ("idle", signal.SIGKILL),
+        pytest.param("runs", signal.SIGKILL, marks=pytest.mark.long),
+        pytest.param("runs", signal.SIGINT, marks=pytest.mark.long),
+    ],
 )
 def test_ranks_end_with_the_process_that_started_them(
-    checkpoint: Path, number: signal.Signals
+    checkpoint: Path, state: str, number: signal.Signals
 ) -> None:
-    command = [sys.executable, "-c", _PARENT, str(checkpoint)]
+    command = [sys.executable, "-c", _PARENT, str(checkpoint), state]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True
@@ -178,7 +187,7 @@ def test_ranks_end_with_the_process_that_started_them(
         assert parent.stdout is not None
         pid, has_torch = parent.stdout.readline().split()
         assert has_torch == "False", "only ranks import torch"
-        assert parent.stdout.readline() == "1\n", "it runs"
+        assert parent.stdout.readline() == "1\n", "it is there"
         assert not has_ended(int(pid))
         maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
         shared = [line for line in maps if "/dev/shm" in line and "(deleted)" not in line]
