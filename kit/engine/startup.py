@@ -7,14 +7,13 @@ from pathlib import Path
 
 from kit.attention.capabilities import resolve_kernel, resolve_page_size
 from kit.config.deploy import DeployConfig
+from kit.engine.preprocess import Preprocessor
 from kit.errors import ConfigError
 from kit.kv.manager import KVCacheManager
 from kit.messages import WorkerConfig, WorkerInfo
-from kit.modelspec.config import ModelConfig
 from kit.plan.rank import choose_precision, rank_memory
 from kit.platforms.detect import open_platform
 from kit.telemetry.log import get_logger
-from kit.tokenizer.buckets import Bucket
 
 logger = get_logger("engine")
 
@@ -28,15 +27,14 @@ class StartPlan:
     """None in dense_legacy."""
 
 
-def plan_worker(
-    folder: Path, model: ModelConfig, largest: Bucket, config: DeployConfig
-) -> StartPlan:
+def plan_worker(preprocessor: Preprocessor, config: DeployConfig) -> StartPlan:
     """Resolve everything that must be known before weights load.
 
-    `largest` is the largest image that may be asked for. Raises UnsupportedError (platform,
+    Raises UnsupportedError (platform,
     backend) or ConfigError (page size, pool size).
     """
-    stage = config.stage
+    stage, model = config.stage, preprocessor.model
+    takes_references = preprocessor.reference_refusal is None
     platform = open_platform(stage.device_ids)
     precision = choose_precision(config, platform.name)
     resolve_kernel(
@@ -66,12 +64,13 @@ def plan_worker(
         config,
         platform.memory(),
         precision,
-        largest=largest,
+        largest=preprocessor.largest_bucket,
         page_size=page_size,
         use_graphs=use_graphs,
+        takes_references=takes_references,
     )
     worker = WorkerConfig(
-        model_path=str(folder),
+        model_path=str(preprocessor.folder),
         device=":".join((platform.name, *map(str, stage.device_ids[:1]))),
         dtype=precision.dtype,
         vae_dtype=precision.vae_dtype,
@@ -83,6 +82,7 @@ def plan_worker(
         stream_layers=stage.enable_layerwise_offload,
         vae_tiling=stage.vae_use_tiling,
         vae_waits=stage.enable_cpu_offload,
+        takes_references=takes_references,
     )
     if rank.host_weight_bytes:
         _check_offload(config, rank.host_weight_bytes)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from kit.model import offload
 from kit.model.fused import use_fused_kernels
 from kit.model.moe import Experts, Router
+from kit.model.reference_encoder import ReferenceEncoder
 from kit.model.transformer import HunyuanImage3
 from kit.model.vae import VAEDecoder
 from kit.modelspec.config import ModelConfig
@@ -69,6 +70,30 @@ def load_vae_decoder(
     _fill(decoder, "vae.decoder.", files, device, dtype, on_bytes, host=host)
     use_fused_kernels(decoder, device, dtype)
     return decoder
+
+
+def load_reference_encoder(
+    folder: Path,
+    config: ModelConfig,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    vae_dtype: torch.dtype,
+    waits: bool = False,
+) -> ReferenceEncoder:
+    """Load what reads reference images, the autoencoder's part in `vae_dtype`; as above.
+
+    The files hold all of it.
+    """
+    files = _open_checked(folder, config)
+    with torch.device("meta"):
+        encoder = ReferenceEncoder(config)
+    host = "" if waits else None
+    _fill(encoder.vae_encoder, "vae.encoder.", files, device, vae_dtype, None, host=host)
+    _fill(encoder.vision_model, "vision_model.", files, device, dtype, None, host=host)
+    _fill(encoder.vision_aligner, "vision_aligner.", files, device, dtype, None, host=host)
+    use_fused_kernels(encoder, device, vae_dtype)
+    return encoder.eval()
 
 
 def in_dtype(module: nn.Module, dtype: torch.dtype) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kit.errors import ConfigError
 from kit.modelspec.config import ModelConfig
-from kit.modelspec.tensors import LAYER_PARTS, Part, expected_tensors
+from kit.modelspec.tensors import LAYER_PARTS, REFERENCE_PARTS, Part, expected_tensors
 
 FLOAT32_BYTES = 4
 
@@ -25,6 +25,7 @@ VAE_TILE = 24
 KEPT_ROW_GRAIN = 1024
 """Contiguous rows that stay at one address for captured graphs are as long as the next multiple."""
 
+_WAITING_PARTS: tuple[Part, ...] = ("vae_decoder", *REFERENCE_PARTS)
 _SPLIT_PARTS: frozenset[Part] = frozenset({"embedding", "attention", "experts", "shared_expert"})
 
 
@@ -62,9 +63,12 @@ class ActivationBytes:
     decode: int
     """The VAE decoder; nothing of a denoising step lives then."""
 
+    encode: int = 0
+    """The VAE encoder of one reference image, before the first step; 0 without references."""
+
     @property
     def peak(self) -> int:
-        return max(self.denoise, self.decode)
+        return max(self.denoise, self.decode, self.encode)
 
 
 def slot_bytes(num_layers: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> int:
@@ -184,15 +188,21 @@ def weight_bytes_by_part(
     *,
     vae_dtype_bytes: int = FLOAT32_BYTES,
     split: Split = ONE_RANK,
+    references: bool = False,
 ) -> Mapping[Part, int]:
-    """Return the bytes of the weights that text-to-image loads on one rank, per part.
+    """Return the bytes of the weights that are loaded on one rank, per part.
 
-    The router's weights are float32 whatever the rest is, as the official model declares them.
+    references: with those that read reference images. The router's weights are float32 whatever
+    the rest is, as the official model declares them.
     """
-    element_bytes: Mapping[Part, int] = {"router": FLOAT32_BYTES, "vae_decoder": vae_dtype_bytes}
+    element_bytes: Mapping[Part, int] = {
+        "router": FLOAT32_BYTES,
+        "vae_decoder": vae_dtype_bytes,
+        "vae_encoder": vae_dtype_bytes,
+    }
     sizes: dict[Part, int] = {}
     for spec in expected_tensors(model).values():
-        if spec.needed_for_t2i:
+        if spec.needed_for_t2i or (references and spec.part in REFERENCE_PARTS):
             ranks = split.tensor if spec.part in _SPLIT_PARTS else 1
             # A vocabulary that the ranks cannot share evenly is padded.
             elements = -(-math.prod(spec.shape) // ranks)
@@ -207,9 +217,12 @@ def weight_bytes(
     *,
     vae_dtype_bytes: int = FLOAT32_BYTES,
     split: Split = ONE_RANK,
+    references: bool = False,
 ) -> int:
-    """Return the bytes of all weights that text-to-image loads on one rank."""
-    parts = weight_bytes_by_part(model, dtype_bytes, vae_dtype_bytes=vae_dtype_bytes, split=split)
+    """Return the bytes of all weights that are loaded on one rank."""
+    parts = weight_bytes_by_part(
+        model, dtype_bytes, vae_dtype_bytes=vae_dtype_bytes, split=split, references=references
+    )
     return sum(parts.values())
 
 
@@ -218,7 +231,8 @@ def resident_weights(
 ) -> Mapping[Part, int]:
     """Return what of a rank's weights is always on its card; the rest waits in host memory.
 
-    Streamed layers have two places on the card. A VAE decoder that waits comes when it runs.
+    Streamed layers have two places on the card. A VAE decoder that waits, and what reads
+    references beside it, come when they run.
     """
     places, layers = min(2, model.num_hidden_layers), model.num_hidden_layers
     resident = dict(weights)
@@ -226,14 +240,16 @@ def resident_weights(
         for part in LAYER_PARTS:
             resident[part] = weights[part] * places // layers
     if vae_waits:
-        del resident["vae_decoder"]
+        for part in _WAITING_PARTS:
+            resident.pop(part, None)
     return resident
 
 
 def waiting_bytes(weights: Mapping[Part, int], *, stream_layers: bool, vae_waits: bool) -> int:
     """Return the bytes of a rank's weights that lie in host memory."""
     layers = sum(weights[part] for part in LAYER_PARTS) if stream_layers else 0
-    return layers + (weights["vae_decoder"] if vae_waits else 0)
+    vae = sum(weights.get(part, 0) for part in _WAITING_PARTS) if vae_waits else 0
+    return layers + vae
 
 
 def activation_bytes(
@@ -248,8 +264,11 @@ def activation_bytes(
     vae_dtype_bytes: int = FLOAT32_BYTES,
     vae_tiling: bool = False,
     split: Split = ONE_RANK,
+    reference_hw: tuple[int, int] | None = None,
 ) -> ActivationBytes:
     """Estimate the working memory of a request of height x width pixels on one rank.
+
+    reference_hw: height and width of the largest reference image as the VAE encoder reads it.
 
     An estimate from the largest tensors that live together; allocators and kernels add their own.
     b bytes per element, T tokens of all rows in the first step, A query heads, H hidden, E experts
@@ -273,8 +292,9 @@ def activation_bytes(
         experts     T k (H + I) b + T H b                     gated rows and second product; the
                                                               shared expert's output
 
-        decode  = 4 to 7.25 feature maps of the decoder's largest level, see _live_decoder_maps; of
+        decode  = 4 to 7.25 feature maps of the decoder's largest level, see _live_maps; of
                   one tile with vae_tiling
+        encode  = as many of the encoder's; never in tiles
 
     Ranks that share rows or tokens divide T, tensor ranks the heads and I; with whole experts in
     their place k (every rank is taken to get its share of the tokens). Each rank decodes.
@@ -289,10 +309,15 @@ def activation_bytes(
     attention, experts = (_fused_bytes if fused else _plain_bytes)(model, T, dtype_bytes, split)
     if vae_tiling:
         grid = (min(grid[0], VAE_TILE), min(grid[1], VAE_TILE))
-    largest_map = max(_decoder_map_elements(model, grid))
+    num_blocks = model.vae.layers_per_block
+    largest_map, encode = max(_decoder_map_elements(model, grid)), 0.0
+    if reference_hw is not None:
+        encoder_map = max(_encoder_map_elements(model, reference_hw))
+        encode = _live_maps(model, num_blocks) * encoder_map * vae_dtype_bytes
     return ActivationBytes(
         denoise=4 * T * model.hidden_size * dtype_bytes + max(attention, experts),
-        decode=int(_live_decoder_maps(model) * largest_map * vae_dtype_bytes),
+        decode=int(_live_maps(model, num_blocks + 1) * largest_map * vae_dtype_bytes),
+        encode=int(encode),
     )
 
 
@@ -326,15 +351,20 @@ def _fused_bytes(model: ModelConfig, T: int, dtype_bytes: int, split: Split) -> 
     return attention, T * (routed + H) * dtype_bytes
 
 
-def _live_decoder_maps(model: ModelConfig) -> float:
+def _live_maps(model: ModelConfig, num_blocks: int) -> float:
     """Return how many maps of the largest size live at once, in a residual block's second half.
+
+    num_blocks: residual blocks of a level.
 
     The block's input, the first half's result, what is convolved, the result: 4. The level's own
     input where a block follows another: 1. Clips of several frames are copied with neighbouring
-    frames side by side, and their frames stacked: 2. The convolution's copy of one frame.
+    frames side by side, and their frames stacked: 2. The convolution's copy of one frame. Without
+    blocks a level of the encoder holds its input, that folded for the way round, and half a map.
     """
     vae = model.vae
-    follows, is_clip = vae.layers_per_block > 0, vae.ffactor_temporal > 1
+    follows, is_clip = num_blocks > 1, vae.ffactor_temporal > 1
+    if num_blocks == 0:
+        return 2.5 + (2 if is_clip else 0)
     return 4 + (1 if follows else 0) + (2 if is_clip else 0) + 1 / vae.ffactor_temporal
 
 
@@ -350,4 +380,17 @@ def _decoder_map_elements(model: ModelConfig, grid: tuple[int, int]) -> list[int
         scale = 2 ** min(level + 1, vae.num_spatial_steps)
         frames = 2 ** min(level + 1, vae.num_temporal_steps)
         elements.append(out_channels * frames * grid[0] * scale * grid[1] * scale)
+    return elements
+
+
+def _encoder_map_elements(model: ModelConfig, pixels_hw: tuple[int, int]) -> list[int]:
+    """Return the elements of the feature map at the start of each level of the VAE encoder."""
+    vae = model.vae
+    first_temporal = vae.num_spatial_steps - vae.num_temporal_steps
+    elements = []
+    for level, channels in enumerate(vae.block_out_channels):
+        scale = 2 ** min(level, vae.num_spatial_steps)
+        halved = min(max(0, level - first_temporal), vae.num_temporal_steps)
+        frames = vae.ffactor_temporal // 2**halved
+        elements.append(channels * frames * (pixels_hw[0] // scale) * (pixels_hw[1] // scale))
     return elements

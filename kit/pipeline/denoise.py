@@ -14,7 +14,8 @@ from kit.model.timestep import sinusoid
 from kit.model.transformer import HunyuanImage3
 from kit.pipeline.graphs import StepGraphs
 from kit.pipeline.guidance import guidance_token_value
-from kit.pipeline.noise import draw_noise
+from kit.pipeline.noise import draw_noise, seed_generator
+from kit.pipeline.references import EncodedReferences
 from kit.pipeline.schedule import clean_estimate, flow_sigmas, flow_timesteps
 from kit.pipeline.step import StepInputs, StepOutputs, denoise_step
 from kit.pipeline.trace import Trace
@@ -37,6 +38,7 @@ class DenoiseLoop:
         run: RunRequest,
         trace: Trace | None,
         graphs: StepGraphs | None = None,
+        references: EncodedReferences | None = None,
     ) -> None:
         self._model, self._trace, self._graphs = model, trace, graphs
         config, sampling, layout = model.config, run.sampling, run.rows.layout
@@ -62,7 +64,10 @@ class DenoiseLoop:
         self._scale = torch.tensor(sampling.guidance_scale, device=device)
         self._waves = sinusoid(sigmas * 1000.0).to(device)
         self._guidance_wave = sinusoid(guidance).to(device) if config.cfg_distilled else None
-        noise = draw_noise(sampling.seed, config.vae.latent_channels, layout.grid)
+        assert (references is not None) == bool(layout.references), "pictures for their spans"
+        self._references = () if references is None else references.blocks
+        generator = seed_generator(sampling.seed) if references is None else references.generator
+        noise = draw_noise(generator, config.vae.latent_channels, layout.grid)
         self.latents: Tensor = noise.to(device=device, dtype=torch.float32)
         """Belongs to the loop's last step: a graph writes the next ones to the same place."""
 
@@ -124,7 +129,13 @@ class DenoiseLoop:
             if self._graphs is not None:
                 return self._graphs.run(kv, rotary, inputs, self._num_rows)
         return denoise_step(
-            self._model, kv, rotary, inputs, num_rows=self._num_rows, prefix_ids=prefix_ids
+            self._model,
+            kv,
+            rotary,
+            inputs,
+            num_rows=self._num_rows,
+            prefix_ids=prefix_ids,
+            references=self._references,
         )
 
     def _inputs(self) -> StepInputs:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kit.attention.base import KVBackend, RequestKV
 from kit.attention.registry import create_backend
 from kit.errors import CancelledError, WorkerError
 from kit.messages import RunRequest, RunResult, WorkerConfig, WorkerInfo
 from kit.model.fused import expert_layer
-from kit.model.loader import load_transformer, load_vae_decoder
+from kit.model.loader import load_reference_encoder, load_transformer, load_vae_decoder
 from kit.model.offload import StreamedLayers, WaitingModule
+from kit.model.reference_encoder import ReferenceEncoder
 from kit.model.vae_tiling import decode_tiled
 from kit.modelspec.config import load_model_config
 from kit.pipeline.denoise import DenoiseLoop
 from kit.pipeline.graphs import StepGraphs
 from kit.pipeline.postprocess import to_pixels
+from kit.pipeline.references import EncodedReferences, encode_references
 from kit.pipeline.schedule import preview_steps
 from kit.pipeline.trace import Trace
 from kit.platforms.base import Platform
@@ -68,13 +70,25 @@ class ModelRunner:
         self._vae = load_vae_decoder(
             folder, model_config, device=device, dtype=vae_dtype, waits=config.vae_waits
         )
+        self._encoder: ReferenceEncoder | None = None
+        modules: list[nn.Module] = [self._model, self._vae]
+        if config.takes_references:
+            self._encoder = load_reference_encoder(
+                folder,
+                model_config,
+                device=device,
+                dtype=dtype,
+                vae_dtype=vae_dtype,
+                waits=config.vae_waits,
+            )
+            modules.append(self._encoder)
         self._tiling = config.vae_tiling
-        self._waiting = WaitingModule(self._vae, device) if config.vae_waits else None
+        self._waiting = {m: WaitingModule(m, device) for m in modules[1:] if config.vae_waits}
         self._graphs = StepGraphs(self._model) if config.use_graphs else None
-        waiting = [] if self._waiting is None else list(self._waiting.host_tensors)
+        waiting = [tensor for module in self._waiting.values() for tensor in module.host_tensors]
         if isinstance(self._model.model.layers, StreamedLayers):
             waiting += self._model.model.layers.host_tensors
-        parameters = (*self._model.parameters(), *self._vae.parameters())
+        parameters = [parameter for module in modules for parameter in module.parameters()]
         info = self.backend.info
         self.info = WorkerInfo(
             device=str(device),
@@ -115,7 +129,10 @@ class ModelRunner:
         self, run: RunRequest, kv: RequestKV, on_step: OnStep, is_cancelled: IsCancelled
     ) -> RunResult:
         trace = Trace() if run.trace_path else None
-        loop = DenoiseLoop(self._model, kv, run, trace, self._graphs)
+        started = time.perf_counter()
+        references = self._encode(run, trace)
+        reference_time = time.perf_counter() - started
+        loop = DenoiseLoop(self._model, kv, run, trace, self._graphs, references)
         previewed = preview_steps(loop.num_steps, run.num_partial_images)
         step_times: list[float] = []
         tokens_written: list[int] = []
@@ -155,16 +172,30 @@ class ModelRunner:
             image=pixels,
             step_times_s=tuple(step_times),
             tokens_written=tuple(tokens_written),
+            reference_time_s=reference_time,
             preview_time_s=preview_time,
             decode_time_s=decode_time,
             kv_bytes=kv.num_bytes,
             peak_memory_bytes=self._platform.peak_memory_bytes(),
         )
 
+    def _encode(self, run: RunRequest, trace: Trace | None) -> EncodedReferences | None:
+        if not run.references:
+            return None
+        assert self._encoder is not None, "the engine refuses what the checkpoint cannot read"
+        with self._on_card(self._encoder):
+            encoded = encode_references(self._model, self._encoder, run, trace)
+            self._platform.synchronize()
+        return encoded
+
+    def _on_card(self, module: nn.Module) -> AbstractContextManager[None]:
+        waiting = self._waiting.get(module)
+        return nullcontext() if waiting is None else waiting.on_card()
+
     def _decode(self, latents: Tensor) -> tuple[Tensor, npt.NDArray[np.uint8], float]:
         """Return the decoder's float [1, 3, H, W], its pixels, and the seconds both took."""
         started = time.perf_counter()
-        with nullcontext() if self._waiting is None else self._waiting.on_card():
+        with self._on_card(self._vae):
             decoded = decode_tiled(self._vae, latents) if self._tiling else self._vae(latents)
         pixels = to_pixels(decoded)
         return decoded, pixels, time.perf_counter() - started
