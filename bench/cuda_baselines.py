@@ -20,7 +20,9 @@ from kit.model.clip_conv import ClipConv3d
 from kit.model.group_norm import GroupNorm
 from kit.model.moe import MoE, gated_mlp
 from kit.model.norm import RMSNorm
+from kit.model.shard import WHOLE, Shard
 from kit.model.transformer import HunyuanImage3
+from kit.parallel.strips import ALL_ROWS, Strips
 from kit.tokenizer.layout import Layout
 
 
@@ -138,10 +140,13 @@ class MaskedStaticCache:
         return out.transpose(1, 2)
 
 
-def sharing_weights(model: HunyuanImage3) -> HunyuanImage3:
-    """Return a second module over the same weights, without the kit's fused kernels."""
+def sharing_weights(model: HunyuanImage3, shard: Shard = WHOLE) -> HunyuanImage3:
+    """Return a second module over the same weights, without the kit's fused kernels.
+
+    Its ranks may share something else than weights: tokens.
+    """
     with torch.device("meta"):
-        other = HunyuanImage3(model.config)
+        other = HunyuanImage3(model.config, shard)
     other.load_state_dict(model.state_dict(), assign=True)
     for part in other.modules():
         if isinstance(part, MoE | RMSNorm | GroupNorm):
@@ -170,10 +175,11 @@ class PlainClipConv3d(nn.Module):
         super().__init__()
         self.weight, self.bias, self.reach = conv.weight, conv.bias, conv.reach
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, strips: Strips = ALL_ROWS) -> Tensor:
         """Map [B, C_in, T, H, W] to [B, C_out, T, H, W]."""
+        assert strips.is_whole, "a rank that is alone has all rows"
         return F.conv3d(x, self.weight, self.bias, padding=self.reach)
 
-    def last_frame(self, x: Tensor) -> Tensor:
+    def last_frame(self, x: Tensor, strips: Strips = ALL_ROWS) -> Tensor:
         """Return the last frame, [B, C_out, H, W]."""
-        return self.forward(x)[:, :, -1]
+        return self.forward(x, strips)[:, :, -1]

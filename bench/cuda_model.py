@@ -1,4 +1,4 @@
-"""The published model's width on a card: random weights, one synthetic request, event timing."""
+"""The published model's width on a device: random weights, one synthetic request."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from kit.pipeline.graphs import StepGraphs
 from kit.request import ResolvedSampling
 from kit.tokenizer.layout import Layout, Rows
 
+CARD = torch.device("cuda", 0)
 NUM_ROWS = 2
 PUBLISHED_LAYERS = 32
 
@@ -36,7 +37,7 @@ def published_config(num_layers: int) -> ModelConfig:
 
 
 def random_model(config: ModelConfig, device: torch.device) -> HunyuanImage3:
-    """Make a bfloat16 denoiser on the card; every matrix keeps the scale of what it multiplies."""
+    """Make a bfloat16 denoiser; every matrix keeps the scale of what it multiplies."""
     with torch.device("meta"):
         model = HunyuanImage3(config)
     in_dtype(model, torch.bfloat16)
@@ -55,9 +56,14 @@ def random_model(config: ModelConfig, device: torch.device) -> HunyuanImage3:
 
 
 def open_kv(
-    config: ModelConfig, kv_mode: KVMode, layout: Layout, page_size: int, name: str = "FLASH_ATTN"
+    config: ModelConfig,
+    kv_mode: KVMode,
+    layout: Layout,
+    page_size: int,
+    name: str = "FLASH_ATTN",
+    device: torch.device = CARD,
 ) -> tuple[RequestKV, KVAllocation | None]:
-    """Make room for a request of two rows on the card: shuffled pages or contiguous rows."""
+    """Make room for a request of two rows: shuffled pages or contiguous rows."""
     allocation, pages_per_row = None, num_pages(layout.kv_len, page_size)
     if kv_mode == "paged_scheduler":
         order = torch.randperm(NUM_ROWS * pages_per_row).tolist()
@@ -66,14 +72,14 @@ def open_kv(
         )
         allocation = KVAllocation("bench", 1, tables, layout.kv_len, page_size)
     backend = create_backend(
-        device=torch.device("cuda", 0),
+        device=device,
         kv_mode=kv_mode,
         name=name,
         model=config,
         dtype=torch.bfloat16,
         page_size=page_size if allocation else None,
         num_pages=NUM_ROWS * pages_per_row if allocation else 0,
-        fixed_addresses=name == "FLASH_ATTN",
+        fixed_addresses=device.type == "cuda" and name == "FLASH_ATTN",
     )
     return backend.open(layout, NUM_ROWS, allocation), allocation
 
@@ -87,8 +93,8 @@ def make_loop(
     num_steps: int,
     use_graphs: bool = True,
 ) -> DenoiseLoop:
-    """Prepare a request of two rows on the card, its later steps replayed from graphs or not."""
-    kv, allocation = open_kv(model.config, kv_mode, layout, page_size)
+    """Prepare a request of two rows, its later steps replayed from graphs or not."""
+    kv, allocation = open_kv(model.config, kv_mode, layout, page_size, device=model.device)
     graphs = StepGraphs(model) if use_graphs else None
     return DenoiseLoop(model, kv, bench_run(layout, allocation, num_steps), None, graphs)
 

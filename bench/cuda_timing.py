@@ -63,7 +63,8 @@ class Replay:
                 run()
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        # As in StepGraphs: NCCL's watchdog asks the card for events from its own thread.
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._out = run()
 
     def __call__(self) -> Tensor:

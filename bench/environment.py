@@ -6,12 +6,9 @@ from pathlib import Path
 
 from pydantic.dataclasses import dataclass
 
-from kit.telemetry.environment import (
-    STRICT,
-    SystemEnvironment,
-    capture_environment,
-    command_output,
-)
+from kit.telemetry.accelerators import command_output
+from kit.telemetry.environment import SystemEnvironment, capture_environment
+from kit.telemetry.strict import STRICT
 
 # What decides results; reports and records written by a run do not make the code dirty.
 _CODE_PATHS = ("kit", "bench", "configs", "pyproject.toml", ":(exclude)bench/results")

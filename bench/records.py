@@ -23,7 +23,7 @@ from bench.environment import Environment
 from bench.figures import figures_of
 from bench.statistics import RATIO_CONFIDENCE, Estimate, Verdict, judge, paired_ratio
 from kit.errors import KitError
-from kit.telemetry.environment import STRICT
+from kit.telemetry.strict import STRICT
 
 SCHEMA_VERSION: Final = 1
 

@@ -131,5 +131,9 @@ class WorkerError(EngineError):
     """A rank failed while it ran a request."""
 
 
+class GroupLostError(WorkerError):
+    """A worker group as a whole is gone or cannot be trusted: it must be started anew."""
+
+
 class KVCacheError(EngineError):
     """The page accounting is broken: a page lost, freed twice or given to two writers."""

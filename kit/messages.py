@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,8 @@ import numpy.typing as npt
 
 from kit.config.deploy import KVMode
 from kit.kv.allocation import KVAllocation
-from kit.request import ReferenceImage, ResolvedSampling
+from kit.parallel.topology import ONE_RANK, Topology
+from kit.request import RecordedPlatform, ReferenceImage, ResolvedSampling, StepEvent
 from kit.tokenizer.layout import Rows
 
 
@@ -45,6 +47,21 @@ class WorkerConfig:
     takes_references: bool = False
     """Load what reads reference images."""
 
+    whole_experts: bool = False
+    """Tensor ranks have whole experts, as many each, in place of slices of all."""
+
+    topology: Topology = ONE_RANK
+    """How the ranks of the worker group share a request."""
+
+    vae_ranks: int = 1
+    """The group's first ranks, which decode an image together; 1 with vae_tiling."""
+
+    rank: int = 0
+    """This worker's place in the group."""
+
+    rendezvous: str | None = None
+    """Where the ranks of the group meet, as an init_method of torch; None for one rank."""
+
 
 @dataclass(frozen=True)
 class WorkerInfo:
@@ -63,8 +80,17 @@ class WorkerInfo:
     """Bytes of the parameters on the device, all modules."""
 
     load_time_s: float
+    platform: RecordedPlatform
+    """What computes here, as replay records state it."""
+
     host_weight_bytes: int = 0
     """Bytes of the parameters that wait in host memory."""
+
+    bytes_read: int = 0
+    """Of the checkpoint's files, by this rank."""
+
+    read_time_s: float = 0.0
+    """From the first of these bytes to the last one in its place on the device."""
 
     expert_layer: str = "loop"
     """grouped: grouped matrix products that never wait for the host; loop: one expert at a time."""
@@ -92,7 +118,7 @@ class RunResult:
 
     request_id: str
     image: npt.NDArray[np.uint8]
-    """uint8 [height, width, 3], RGB."""
+    """uint8 [height, width, 3], RGB; [0, 0, 3] on ranks that do not speak for their group."""
 
     step_times_s: tuple[float, ...]
     tokens_written: tuple[int, ...]
@@ -105,3 +131,53 @@ class RunResult:
     decode_time_s: float
     kv_bytes: int
     peak_memory_bytes: int
+
+
+@dataclass(frozen=True)
+class StartRank:
+    """The first message to a rank's process."""
+
+    config: WorkerConfig
+    name: str
+    """How its log lines call it."""
+
+    log_level: int
+    cpus: tuple[int, ...]
+    """Processors that it keeps to; empty: any."""
+
+
+@dataclass(frozen=True)
+class StopRun:
+    """The running request must not make another step."""
+
+    request_id: str
+
+
+@dataclass(frozen=True)
+class Shutdown:
+    """The rank's process must end."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A rank is ready for requests."""
+
+    info: WorkerInfo
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception of a rank, without its traceback: the rank has logged that."""
+
+    kind: str
+    """Name of its class."""
+
+    message: str
+    details: Mapping[str, str | int | float | None]
+    """Its plain attributes."""
+
+
+ToRank = StartRank | RunRequest | StopRun | Shutdown
+FromRank = Loaded | StepEvent | RunResult | Failure
+"""A rank answers StartRank with Loaded or Failure, and each RunRequest with StepEvents and then one
+RunResult or Failure."""

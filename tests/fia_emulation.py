@@ -1,16 +1,12 @@
-"""Test code only: the NPU operators that the kit calls, computed in float32 on the CPU.
+"""Test code only: Ascend's fused attention and its page write, computed in float32 on the CPU.
 
-They are registered under their real names and schemas, for the CPU alone, and refuse every breach
-of the operators' published rules. Nothing here was compared with an NPU: what it proves is that our
-calls are legal by those rules, and that legal calls with these meanings give the right picture.
+They refuse every breach of the operators' published rules. Nothing here was compared with an NPU:
+what it proves is that our calls are legal by those rules, and that legal calls with these meanings
+give the right picture. tests/npu_emulation.py registers them.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,7 +16,7 @@ INT_MAX = 2147483647
 PAGE = 128
 MAX_QUERIES = 65536
 
-_ATTEND = (
+ATTEND = (
     "npu_fused_infer_attention_score(Tensor query, Tensor key, Tensor value, *, "
     "Tensor? pse_shift=None, Tensor? atten_mask=None, SymInt[]? actual_seq_lengths=None, "
     "SymInt[]? actual_seq_lengths_kv=None, Tensor? dequant_scale1=None, Tensor? quant_scale1=None, "
@@ -37,14 +33,11 @@ _ATTEND = (
     "int inner_precise=0, int block_size=0, int antiquant_mode=0, int key_antiquant_mode=0, "
     "int value_antiquant_mode=0, bool softmax_lse_flag=False) -> (Tensor, Tensor)"
 )
-_WRITE = (
+WRITE = (
     "npu_scatter_pa_kv_cache(Tensor key, Tensor value, Tensor(a!) key_cache, "
     "Tensor(b!) value_cache, Tensor slot_mapping, *, Tensor? compress_lens=None, "
     "Tensor? compress_seq_offsets=None, Tensor? seq_lens=None, str? cache_mode='PA_NZ') -> ()"
 )
-_RMS_NORM = "npu_rms_norm(Tensor input, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)"
-_SWIGLU = "npu_swiglu(Tensor input, int dim=-1) -> Tensor"
-
 _USED = {
     "atten_mask",
     "actual_seq_lengths",
@@ -87,24 +80,83 @@ def attend(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> tuple[Ten
     )
     layout, num_heads = given.get("input_layout", "BSH"), given.get("num_heads", 1)
     if layout == "BSH":
-        need(query.dim() == 3 and query.shape[0] == 1, "BSH: query is [1, S, N*D], a row per call")
+        need(query.dim() == 3, "BSH: query is [B, S, N*D]")
         need(query.shape[2] % num_heads == 0 and query.shape[2] < 65535, "BSH: N*D below 65535")
+        if given.get("block_table") is None:
+            out = _attend_contiguous(query, key, value, given)
+            return out.to(query.dtype), torch.zeros(0)
+        need(query.shape[0] == 1, "BSH over pages: a row per call")
         need(given.get("actual_seq_lengths") in (None, [query.shape[1]]), "BSH: lengths are [S]")
         rows = query[0].unflatten(-1, (num_heads, -1))
-        out = _attend_rows(rows, key, value, given | {"actual_seq_lengths": [query.shape[1]]})
+        out = _attend_pages(rows, key, value, given | {"actual_seq_lengths": [query.shape[1]]})
         return out.flatten(1)[None].to(query.dtype), torch.zeros(0)
     need(layout == "TND" and query.dim() == 3, "TND: query is [T, N, D]")
-    return _attend_rows(query, key, value, given).to(query.dtype), torch.zeros(0)
+    return _attend_pages(query, key, value, given).to(query.dtype), torch.zeros(0)
 
 
-def _attend_rows(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> Tensor:
+def _attend_contiguous(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> Tensor:
+    """Rows [B, S, H] of queries over rows [B, S, K*D] of keys, with the lengths of each."""
+    B, T, width = query.shape
+    H = given.get("num_heads", 1)
+    K, D = given.get("num_key_value_heads", 0) or H, width // H
+    _check_heads(H, K, D)
+    need("block_size" not in given, "block_size goes with pages")
+    need(key.dim() == 3 and key.shape == value.shape, "BSH: keys and values are [B, S, K*D]")
+    need(key.shape[0] == B and key.shape[2] == K * D, f"BSH: keys of {B} rows of {K * D} elements")
+    lens, kv_lens = (given.get(f"actual_seq_lengths{which}") for which in ("", "_kv"))
+    need(lens is not None and kv_lens is not None, "both length lists are given")
+    lens, kv_lens = list(lens), list(kv_lens)
+    need(all(type(x) is int and x >= 0 for x in lens + kv_lens), "lengths are host ints >= 0")
+    need(len(lens) == len(kv_lens) == B, "a length of each row")
+    need(lens == [T] * B, f"BSH: query lengths, not ends; the rows have {T}")
+    need(max(kv_lens) <= key.shape[1], f"BSH: key lengths, not ends; the rows have {key.shape[1]}")
+    mode = _check_mode(given)
+    need(mode == 0 or T > 1, "a lone query is decoding, for which there is no such mask")
+    out = torch.zeros(B, T, width)
+    for row, kv_len in enumerate(kv_lens):
+        need(mode == 0 or kv_len >= T, f"mode 3, row {row}: {T} queries over {kv_len} keys")
+        k, v = (x[row, :kv_len].unflatten(-1, (K, D)) for x in (key, value))
+        seen = _softmax_attention(query[row].unflatten(-1, (H, D)), k, v, given, mode)
+        out[row] = seen.flatten(1)
+    return out
+
+
+def _check_heads(H: int, K: int, D: int) -> None:
+    need(H % K == 0 and H // K <= 64 and H <= 256, f"heads {H} over {K}")
+    need(D in (64, 128), f"head size {D}")
+
+
+def _check_mode(given: dict[str, Any]) -> int:
+    mode: int = given.get("sparse_mode", 0)
+    need(mode in (0, 3), f"sparse_mode {mode}")
+    if mode == 0:
+        need(given.get("atten_mask") is None, "mode 0 takes no mask")
+    else:
+        _check_mask(given.get("atten_mask"))
+    return mode
+
+
+def _softmax_attention(
+    query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any], mode: int
+) -> Tensor:
+    """[T, H, D] over [S, K, D], float32; mode 3 counts both from the last token."""
+    group = query.shape[1] // key.shape[1]
+    k, v = (x.float().repeat_interleave(group, 1) for x in (key, value))
+    scores = torch.einsum("qnd,knd->nqk", query.float(), k)
+    scores *= given.get("scale", 1.0)
+    if mode == 3:
+        last_seen = torch.arange(len(query))[:, None] + (len(key) - len(query))
+        scores.masked_fill_(torch.arange(len(key)) > last_seen, float("-inf"))
+    return torch.einsum("nqk,knd->qnd", scores.softmax(-1), v)
+
+
+def _attend_pages(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> Tensor:
     T, H, D = query.shape
     K = given.get("num_key_value_heads", 0) or given.get("num_heads", 1)
     need(given.get("num_heads", 1) == H, f"num_heads: the query has {H}")
-    need(H % K == 0 and H // K <= 64 and H <= 256, f"heads {H} over {K}")
-    need(D in (64, 128), f"head size {D}")
+    _check_heads(H, K, D)
     need(T <= MAX_QUERIES, f"{T} queries in one call")
-    table, mode = given.get("block_table"), given.get("sparse_mode", 0)
+    table = given.get("block_table")
     need(given.get("block_size", 0) == PAGE, f"block_size {given.get('block_size', 0)}")
     need(table is not None, "pages need block_table")
     assert isinstance(table, Tensor)
@@ -134,11 +186,7 @@ def _attend_rows(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any
     need(
         len(key) >= sum(pages), f"pool of {len(key)} pages, rows count {sum(pages)}, shared or not"
     )
-    need(mode in (0, 3), f"sparse_mode {mode} over pages")
-    if mode == 0:
-        need(given.get("atten_mask") is None, "mode 0 takes no mask")
-    else:
-        _check_mask(given.get("atten_mask"))
+    mode = _check_mode(given)
     out, start = torch.zeros(T, H, D), 0
     for row, (end, kv_len) in enumerate(zip(ends, kv_lens, strict=True)):
         num = end - start
@@ -149,16 +197,8 @@ def _attend_rows(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any
                 bool(((ids >= 0) & (ids < len(keys))).all()),
                 f"row {row}: page id out of range, which a device would not notice",
             )
-            k, v = (
-                x[ids].flatten(0, 1)[:kv_len].float().repeat_interleave(H // K, 1)
-                for x in (keys, values)
-            )
-            scores = torch.einsum("qnd,knd->nqk", query[start:end].float(), k)
-            scores *= given.get("scale", 1.0)
-            if mode == 3:
-                last_seen = torch.arange(num)[:, None] + (kv_len - num)
-                scores.masked_fill_(torch.arange(kv_len) > last_seen, float("-inf"))
-            out[start:end] = torch.einsum("nqk,knd->qnd", scores.softmax(-1), v)
+            k, v = (x[ids].flatten(0, 1)[:kv_len] for x in (keys, values))
+            out[start:end] = _softmax_attention(query[start:end], k, v, given, mode)
         start = end
     return out
 
@@ -216,58 +256,3 @@ def write(
     need(len(slots.unique()) == len(slots), "two tokens for one slot")
     key_cache.flatten(0, 1)[slots] = key
     value_cache.flatten(0, 1)[slots] = value
-
-
-def rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
-    """npu_rms_norm: a pair, of which the first is the norm."""
-    CALLS.append(("rms_norm", {}))
-    need(x.dtype == gamma.dtype and gamma.shape == x.shape[-1:], "gamma fits the last axis")
-    scale = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + epsilon)
-    return (x.float() * scale * gamma.float()).to(x.dtype), scale
-
-
-def swiglu(x: Tensor, dim: int = -1) -> Tensor:
-    """npu_swiglu: silu of the first half, times the second."""
-    CALLS.append(("swiglu", {}))
-    first, second = x.float().chunk(2, dim)
-    return (torch.nn.functional.silu(first) * second).to(x.dtype)
-
-
-_OPERATORS: tuple[tuple[str, Callable[..., Any]], ...] = (
-    (_ATTEND, attend),
-    (_WRITE, write),
-    (_RMS_NORM, rms_norm),
-    (_SWIGLU, swiglu),
-)
-SCHEMAS = tuple(schema for schema, _ in _OPERATORS)
-"""As torch-npu 2.13.0 has them; tools/npu_schemas.py compares."""
-
-_LIBRARY: list[torch.library.Library] = []
-
-
-def stub_torch_npu() -> ModuleType:
-    """Return a module like torch_npu whose functions call the operators of torch's registry."""
-    if not _LIBRARY:
-        library = torch.library.Library("npu", "FRAGMENT")
-        for schema, function in _OPERATORS:
-            library.define(schema)
-            library.impl(schema.partition("(")[0], function, "CPU")
-        _LIBRARY.append(library)
-    module = ModuleType("torch_npu")
-    module.__spec__ = ModuleSpec("torch_npu", None)
-    module.__dict__["__version__"] = "0+emulated"
-    for schema, _ in _OPERATORS:
-        name = schema.partition("(")[0]
-        setattr(module, name, getattr(torch.ops.npu, name))
-    return module
-
-
-def installed() -> ModuleType:
-    """Return the module that imports find."""
-    return sys.modules["torch_npu"]
-
-
-def install(set_module: Callable[[Any, str, Any], None]) -> None:
-    """Put the module where imports find it, by pytest's monkeypatch.setitem; forget old calls."""
-    set_module(sys.modules, "torch_npu", stub_torch_npu())
-    CALLS.clear()

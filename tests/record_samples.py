@@ -6,7 +6,8 @@ from typing import Any
 
 from bench.environment import Environment, GitState
 from bench.records import ConfigValue, EqualityCheck, Measurement, Record, summarise
-from kit.telemetry.environment import Accelerator, SystemEnvironment, TorchBuild
+from kit.telemetry.accelerators import Accelerator
+from kit.telemetry.environment import SystemEnvironment, TorchBuild
 
 ENVIRONMENT = Environment(
     SystemEnvironment(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from fia_emulation import SCHEMAS
+from npu_emulation import SCHEMAS
 
 _LIBRARY = "torch_npu/lib/libtorch_npu.so"
 

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from kit.config.yaml_file import read_yaml
 from kit.errors import ConfigError
-from kit.telemetry.environment import STRICT
+from kit.telemetry.strict import STRICT
 
 LOADS = Path(__file__).parents[1] / "loads"
 """The loads that ship."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from tqdm import tqdm
 
 from bench.adherence import Task, as_findings, shares, tasks, verdict_columns
@@ -23,25 +28,37 @@ NUM_STEPS = 20
 GUIDANCE = 3.0
 SEED = 2026
 PAGED_DEPLOYMENT = "hunyuan_image3_paged.yaml"
+_TASKS_OF_A_PROCESS = 12
+
+
+class _Drawn(NamedTuple):
+    """What a task gave in both modes."""
+
+    dense: Row
+    paged: Row
+    equal: bool
+    """Whether the pictures agree in every byte."""
 
 
 def run(context: Context) -> Record:
     """Draw `context.repeats` rounds of 24 captions in both modes and judge every picture."""
-    judge = Judge(load_shape_net(SHIPPED_NET))
-    dense_rows: list[Row] = []
-    paged_rows: list[Row] = []
-    num_different = 0
+    planned = tasks(context.repeats, SEED)
+    starts = range(0, len(planned), _TASKS_OF_A_PROCESS)
+    parts = [planned[start : start + _TASKS_OF_A_PROCESS] for start in starts]
+    drawn: list[_Drawn] = []
+    # A picture keeps two cores busy; spawned, since a fork would copy the locks of threads.
+    num_workers = max(1, len(os.sched_getaffinity(0)) // 2)
+    spawn = multiprocessing.get_context("spawn")
     with (
-        ImageEngine(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT)) as dense,
-        ImageEngine(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT, PAGED_DEPLOYMENT)) as paged,
-    ):
-        planned = tasks(context.repeats, SEED)
+        ProcessPoolExecutor(num_workers, mp_context=spawn) as workers,
         # No bar where nobody looks at one.
-        for task in tqdm(planned, file=sys.stderr, disable=None):
-            pictures = [_draw(engine, task) for engine in (dense, paged)]
-            num_different += pictures[0].image.tobytes() != pictures[1].image.tobytes()
-            for rows, picture in zip((dense_rows, paged_rows), pictures, strict=True):
-                rows.append(_row(judge, task, picture))
+        tqdm(total=len(planned), file=sys.stderr, disable=None) as bar,
+    ):
+        for some in workers.map(_draw_all, parts):
+            drawn += some
+            bar.update(len(some))
+    num_different = sum(not one.equal for one in drawn)
+    dense_rows, paged_rows = [one.dense for one in drawn], [one.paged for one in drawn]
     return context.record(
         parameters={
             "checkpoint": DEFAULT_CHECKPOINT.name,
@@ -50,6 +67,7 @@ def run(context: Context) -> Record:
             ),
             "num_rounds": context.repeats,
             "num_captions": sum(task.guided for task in planned),
+            "num_processes": num_workers,
             "num_inference_steps": NUM_STEPS,
             "guidance_scale": GUIDANCE,
             "seed": SEED,
@@ -66,6 +84,21 @@ def run(context: Context) -> Record:
         ratios={"total": ("candidate.total_s", "baseline.total_s")},
         findings=as_findings(shares(paged_rows)),
     )
+
+
+def _draw_all(some: list[Task]) -> list[_Drawn]:
+    torch.set_num_threads(2)
+    judge = Judge(load_shape_net(SHIPPED_NET))
+    with (
+        ImageEngine(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT)) as dense,
+        ImageEngine(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT, PAGED_DEPLOYMENT)) as paged,
+    ):
+        drawn = []
+        for task in some:
+            first, second = (_draw(engine, task) for engine in (dense, paged))
+            equal = first.image.tobytes() == second.image.tobytes()
+            drawn.append(_Drawn(_row(judge, task, first), _row(judge, task, second), equal))
+        return drawn
 
 
 def _draw(engine: ImageEngine, task: Task) -> GenerationResult:

@@ -174,9 +174,9 @@ def _fia_on_ascend(is_planned: bool) -> Capability:
     return Capability(
         "FLASH_ATTN",
         "npu",
-        None,
         FIA,
-        "its kernel reads pages only",
+        FIA,
+        "",
         lambda _: PageRule(PAGE_SIZE, PAGE_SIZE, PAGE_SIZE),
         ("bfloat16",),
         HEAD_SIZES,

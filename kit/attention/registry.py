@@ -39,9 +39,12 @@ def create_backend(
     page_size: int | None,
     num_pages: int,
     fixed_addresses: bool = False,
+    head_ranks: int = 1,
+    row_ranks: int = 1,
 ) -> KVBackend:
     """Build the store and the kernel of a KV mode; a paged start takes its whole pool now.
 
+    Both are for this rank's heads, of which `head_ranks` ranks have as many each, and for its rows.
     With `fixed_addresses` contiguous rows of all requests lie at one place, as captured graphs want
     them; pages always do. Raises UnsupportedError with the reason if the backend has no kernel for
     the mode on this device (a paged start never gets a dense one), ConfigError for a page size or a
@@ -58,16 +61,17 @@ def create_backend(
     )
     shape = KVShape(
         num_layers=model.num_hidden_layers,
-        num_kv_heads=model.num_key_value_heads,
+        num_kv_heads=model.num_key_value_heads // head_ranks,
         head_dim=model.attention_head_dim,
         dtype=dtype,
         device=device,
     )
+    num_heads = model.num_attention_heads // head_ranks
     if kv_mode == "dense_legacy":
         kept = None
         if fixed_addresses:
-            kept = KeptRows(shape, most_rows(model), longest_row(model))
-        return DenseKV(name, shape, _dense_kernel(kernel, capability), kept)
+            kept = KeptRows(shape, -(-most_rows(model) // row_ranks), longest_row(model))
+        return DenseKV(name, shape, _dense_kernel(kernel, capability, num_heads, shape), kept)
     assert page_size is not None, "the page size is decided before a worker starts"
     assert num_pages > 0, "the pool is sized before a worker starts"
     size = resolve_page_size(
@@ -77,13 +81,24 @@ def create_backend(
         requested=page_size,
         compute_capability=capability,
     )
-    paged = _paged_kernel(kernel, capability, model, shape, num_pages)
+    paged = _paged_kernel(kernel, capability, model, num_heads, shape, num_pages)
     return PagedKV(name, PagedStore(shape, num_pages, size), paged)
 
 
-def _dense_kernel(name: str, capability: ComputeCapability | None) -> DenseKernel:
+# Kernels are imported where they run: torch-npu is installed beside NPUs only, Triton comes with
+# CUDA builds of torch only.
+
+
+def _dense_kernel(
+    name: str, capability: ComputeCapability | None, num_heads: int, shape: KVShape
+) -> DenseKernel:
     if name in _DENSE_KERNELS:
         return _DENSE_KERNELS[name]()
+    if name == FIA:
+        from kit.attention.ascend.operators import load_operators
+        from kit.attention.ascend.start import open_dense
+
+        return open_dense(load_operators(), shape, num_heads)
     from kit.attention.cuda.flash import FlashDense
 
     return FlashDense(_flash_build(name, capability))
@@ -93,18 +108,17 @@ def _paged_kernel(
     name: str,
     capability: ComputeCapability | None,
     model: ModelConfig,
+    num_heads: int,
     shape: KVShape,
     num_pages: int,
 ) -> PagedKernel:
-    # Imported where they run: torch-npu is installed beside NPUs only, Triton comes with CUDA
-    # builds of torch only.
     if name == reference.NAME:
         return PagedReference()
     if name == FIA:
         from kit.attention.ascend.operators import load_operators
-        from kit.attention.ascend.start import open_fia
+        from kit.attention.ascend.start import open_paged
 
-        return open_fia(load_operators(), shape, model.num_attention_heads, num_pages)
+        return open_paged(load_operators(), shape, num_heads, num_pages)
     from kit.attention.cuda.flash import FlashPaged
 
     return FlashPaged(_flash_build(name, capability), longest_row(model))

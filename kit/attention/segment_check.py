@@ -65,9 +65,10 @@ def check_layout(
             written[:, plan.start :] = random(*written[:, plan.start :].shape)
         view = kv.step(plan)
         part = Rotary(rotary.cos[plan.start : plan.end], rotary.sin[plan.start : plan.end])
-        q = view.write(0, written[:, plan.start : plan.end].contiguous(), part, norm)
-        seen = view.attend(0, q)
-        _, k, v = split_qkv(written)
+        given = view.write(0, written[:, plan.start : plan.end].contiguous(), part, norm)
+        seen = view.attend(0, given)
+        q, k, v = split_qkv(written)
+        q = rotate_and_norm(q, rotary, norm.query_weight, norm.eps)[:, plan.start : plan.end]
         k = rotate_and_norm(k, rotary, norm.key_weight, norm.eps)
         wanted = oracle_attend(q, k, v, mask[plan.start : plan.end])
         mode = "dense_legacy" if allocation is None else "paged_scheduler"

@@ -94,7 +94,7 @@ def training_caption(scene: Scene, draw: np.random.Generator) -> Caption:
     """Say the scene in a random way; parts are left out, words are replaced or added."""
     single = len(scene.objects) == 1
     chance = draw.random(12)
-    if (single and chance[0] < 0.06) or (scene.is_group and chance[0] < 0.15):
+    if (single and chance[0] < 0.08) or (scene.is_group and chance[0] < 0.3):
         bare = Style(background=False, colour=chance[1] < 0.5, position=False)
         style = replace(bare, turns=chance[2] < 0.2)
     else:

@@ -18,6 +18,7 @@ DEFAULT_SOURCE = "default"
 
 DType = Literal["auto", "float32", "bfloat16"]
 KVMode = Literal["dense_legacy", "paged_scheduler"]
+ExecutorBackend = Literal["inline", "mp", "ray"]
 AttentionBackend = Literal["FLASH_ATTN", "TORCH_SDPA", "CUDNN_ATTN"]
 Count = Annotated[int, Field(ge=1)]
 DeviceList = Annotated[str, Field(pattern=r"^(cpu|[0-9]{1,4}( *, *[0-9]{1,4})*)$")]
@@ -64,7 +65,7 @@ class ParallelConfig(_Frozen):
     """Whole experts on each tensor-parallel rank, in place of slices of every expert."""
 
     vae_patch_parallel_size: Count = 1
-    """Ranks that share the decoding of an image; only 1 is implemented."""
+    """Ranks of a group that decode an image together, a strip of rows each."""
 
     @property
     def sequence_size(self) -> int:
@@ -74,14 +75,14 @@ class ParallelConfig(_Frozen):
         )
 
     @property
+    def group_size(self) -> int:
+        """Ranks of a worker group, which run one request together: tensor x sequence x cfg."""
+        return self.tensor_parallel_size * self.sequence_size * self.cfg_parallel_size
+
+    @property
     def world_size(self) -> int:
-        """Ranks of the deployment: tensor x sequence x cfg x data."""
-        return (
-            self.tensor_parallel_size
-            * self.sequence_size
-            * self.cfg_parallel_size
-            * self.data_parallel_size
-        )
+        """Ranks of the deployment."""
+        return self.group_size * self.data_parallel_size
 
 
 class SamplingDefaults(_Frozen):
@@ -167,6 +168,18 @@ class StageConfig(_Frozen):
     diffusion_kv_page_size: Count | None = None
     """Token slots per page; None takes the size that suits the attention kernel."""
 
+    distributed_executor_backend: ExecutorBackend | None = None
+    """Where ranks run: `inline` in the server's process, one rank only; `mp` in a process each;
+    `ray` anywhere in a Ray cluster. None means inline for one rank, mp for more."""
+
+    execute_model_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0
+    """Seconds that ranks in processes of their own may take for a step, or for decoding, before
+    they are taken for stuck, killed and started anew."""
+
+    allow_unvalidated_topology: bool = False
+    """Start with a parallel_config that no record shows equal to one rank; docs/parallelism.md
+    lists those that have one."""
+
     parallel_config: ParallelConfig = ParallelConfig()
     """How the ranks share the work."""
 
@@ -202,6 +215,14 @@ class DeployConfig(_Frozen):
 
     warnings: tuple[str, ...] = ()
     """What an operator should read once at start."""
+
+
+def executor_backend(config: DeployConfig) -> ExecutorBackend:
+    """Return where the ranks of a deployment run."""
+    named = config.stage.distributed_executor_backend
+    if named is not None:
+        return named
+    return "inline" if config.stage.parallel_config.world_size == 1 else "mp"
 
 
 def leaf_fields() -> Iterator[tuple[str, FieldInfo]]:

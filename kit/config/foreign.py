@@ -75,9 +75,6 @@ FOREIGN_FIELDS: Mapping[str, ForeignField] = {
     **_fields(
         ("top",), "trust_remote_code", _lacks("run code that comes with a checkpoint, nor need any")
     ),
-    **_fields(
-        ("top",), "distributed_executor_backend", _lacks("have a choice of distributed executors")
-    ),
     **_fields(("top",), "enable_chunked_prefill", _lacks("split the first step of a request")),
     **_fields(("top",), "custom_voice_dir", _lacks("make speech")),
     **_fields(
@@ -160,7 +157,9 @@ FOREIGN_FIELDS: Mapping[str, ForeignField] = {
         remedy="remove it; sequences are shared by ulysses_degree",
     ),
     **_fields(
-        ("stage", "parallel"), "vae_parallel_mode", _lacks("decode an image on several ranks")
+        ("stage", "parallel"),
+        "vae_parallel_mode",
+        _lacks("have another way for ranks to share the decoding than strips"),
     ),
     **_fields(("stage",), "text_encoder_tp_size", _lacks("have a text encoder"), neutral=_SIZE),
     **_fields(("stage", "parallel"), "use_hsdp", _lacks("do hybrid sharded data parallelism")),

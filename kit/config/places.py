@@ -48,6 +48,7 @@ _STAGE_FIELDS = _children("stage.")
 _PARALLEL_FIELDS = _children("stage.parallel_config.")
 # vLLM-Omni writes these for all stages at once; this pipeline has one.
 _PIPELINE_WIDE = {
+    "distributed_executor_backend": "stage.distributed_executor_backend",
     "enable_prefix_caching": "stage.enable_prefix_caching",
     "data_parallel_size": "stage.parallel_config.data_parallel_size",
     "pipeline_parallel_size": "stage.parallel_config.pipeline_parallel_size",

@@ -19,6 +19,7 @@ def check_rules(config: DeployConfig) -> None:
     if config.stage.is_paged:
         _check_paged(config)
     _check_degrees(config)
+    _check_vae_ranks(config)
     _check_devices(config)
     _check_sampling(config)
 
@@ -115,7 +116,6 @@ def _check_degrees(config: DeployConfig) -> None:
         ("ring_degree", "do Ring sequence parallelism"),
         ("allgather_degree", "do AllGather-KV sequence parallelism"),
         ("pipeline_parallel_size", "split the layers over ranks"),
-        ("vae_patch_parallel_size", "decode an image on several ranks"),
     ):
         if value_of(config, _PARALLEL + name) != 1:
             raise _refusal(
@@ -136,8 +136,38 @@ def _check_degrees(config: DeployConfig) -> None:
         )
 
 
+def _check_vae_ranks(config: DeployConfig) -> None:
+    parallel = config.stage.parallel_config
+    name, ranks = _PARALLEL + "vae_patch_parallel_size", parallel.vae_patch_parallel_size
+    group = parallel.group_size
+    if group % ranks:
+        sizes = ", ".join(str(size) for size in range(1, group + 1) if group % size == 0)
+        raise _refusal(
+            config,
+            name,
+            f"must divide {group}, the ranks that share a request (tensor x sequence x cfg)",
+            f"use one of {sizes}",
+        )
+    if ranks > 1 and config.stage.vae_use_tiling:
+        raise _refusal(
+            config,
+            name,
+            "ranks divide the whole image, and vae_use_tiling (set by "
+            f"{config.provenance['stage.vae_use_tiling']}) decodes tiles one by one",
+            "set vae_use_tiling to false, or vae_patch_parallel_size to 1",
+        )
+
+
 def _check_devices(config: DeployConfig) -> None:
     stage = config.stage
+    world_size = stage.parallel_config.world_size
+    if stage.distributed_executor_backend == "inline" and world_size > 1:
+        raise _refusal(
+            config,
+            "stage.distributed_executor_backend",
+            f"inline runs one rank, and parallel_config makes {world_size}",
+            "use mp, or leave it out",
+        )
     if stage.devices == "cpu":
         if stage.diffusion_attention_backend == "CUDNN_ATTN":
             raise _refusal(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from kit.config.deploy import DeployConfig, shown, value_of
+from kit.config.deploy import DeployConfig, executor_backend, shown, value_of
 from kit.config.rules import OFFLOAD_FIELDS
 from kit.errors import UnsupportedError
 
@@ -20,28 +20,22 @@ _NOT_IMPLEMENTED: tuple[tuple[str, object, str, str], ...] = (
     ("enable_prefix_caching", True, "pages are never shared", "set it to false"),
 )
 
-_RANK_FIELDS = (
-    "tensor_parallel_size",
-    "sequence_parallel_size",
-    "ulysses_degree",
-    "cfg_parallel_size",
-    "data_parallel_size",
-)
-
 
 def check_runnable(config: DeployConfig) -> None:
     """Raise UnsupportedError for the first legal setting that this build does not implement."""
-    world_size = config.stage.parallel_config.world_size
-    if world_size > 1:
-        name = next(
-            name for name in _RANK_FIELDS if (getattr(config.stage.parallel_config, name) or 1) > 1
-        )
+    parallel = config.stage.parallel_config
+    if parallel.vae_patch_parallel_size > 1:
         _refuse(
             config,
-            f"parallel_config.{name}",
-            f"this build runs one rank, and parallel_config makes {world_size}",
-            "set every size of parallel_config to 1 and name one device",
+            "parallel_config.vae_patch_parallel_size",
+            "not implemented yet: one rank of a group decodes",
+            "set it to 1",
         )
+    if parallel.group_size > 1 and config.stage.enable_layerwise_offload:
+        reason = "layers stream through the card of one rank only"
+        _refuse(config, "enable_layerwise_offload", reason, "set it to false")
+    if executor_backend(config) == "ray":
+        _refuse(config, "distributed_executor_backend", "Ray is not there yet", "use mp")
     if config.stage.devices == "cpu":
         for name in OFFLOAD_FIELDS:
             if getattr(config.stage, name):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-
-import torch
-
 from kit.config.deploy import DeployConfig
 from kit.config.digest import setting_values, settings_hash
 from kit.engine.replay import EngineFacts
@@ -13,27 +9,14 @@ from kit.messages import WorkerInfo
 from kit.modelspec.config import ModelConfig
 from kit.modelspec.files import CheckpointFiles
 from kit.modelspec.fingerprint import fingerprint_model
-from kit.request import RecordedDeployment, RecordedModel, RecordedPlatform
-from kit.telemetry.environment import cpu_model, package_versions
-
-# Those whose code computes tokens, latents or pixels; the kit's own version stands beside them.
-_COMPUTING = (
-    "hunyuan-paged-kit",
-    "torch",
-    "numpy",
-    "tokenizers",
-    "triton",
-    "flash-attn",
-    "flash-attn-3",
-    "torch-npu",
-)
+from kit.request import RecordedDeployment, RecordedModel
 
 
 def collect_facts(
     files: CheckpointFiles, model: ModelConfig, config: DeployConfig, info: WorkerInfo
 ) -> EngineFacts:
-    """Read the fingerprint of the weights and look at what runs them; raises CheckpointError."""
-    settings, device = setting_values(config), torch.device(info.device).type
+    """Read the fingerprint of the weights; the worker told the rest. Raises CheckpointError."""
+    settings = setting_values(config)
     return EngineFacts(
         model=RecordedModel(model.model_version, fingerprint_model(files)),
         deployment=RecordedDeployment(
@@ -46,24 +29,5 @@ def collect_facts(
             settings=settings,
             config_hash=settings_hash(settings),
         ),
-        platform=RecordedPlatform(
-            device=device,
-            device_name=_device_name(device),
-            machine=platform.machine(),
-            cpu_capability=torch.backends.cpu.get_cpu_capability(),
-            num_threads=torch.get_num_threads(),
-            versions=_versions(),
-        ),
+        platform=info.platform,
     )
-
-
-def _device_name(device: str) -> str:
-    if device == "cpu":
-        return cpu_model()
-    return str(torch.get_device_module(device).get_device_name())
-
-
-def _versions() -> dict[str, str]:
-    versions = package_versions(_COMPUTING)
-    # The distribution's version leaves out which build of torch it is.
-    return versions | {"torch": str(torch.__version__)}

@@ -22,6 +22,8 @@ class PageView:
     """One page of a row."""
 
     page: int
+    """Its number; the pages of a group follow those of the group before."""
+
     kind: PageKind
     num_tokens: int
     """Slots that hold a token."""
@@ -35,6 +37,7 @@ class RequestView:
     """A request that holds pages."""
 
     request_id: str
+    group: int
     state: Literal["admitted", "running"]
     generation: int
     """Grows with every reservation."""
@@ -58,7 +61,7 @@ class RequestView:
 
 @dataclass(frozen=True)
 class KVView:
-    """The page pool at one moment."""
+    """The page pools of all groups at one moment."""
 
     version: int
     """Another number means that something may have changed."""
@@ -69,16 +72,28 @@ class KVView:
 
     page_bytes: int
     pages: PageCounts
+    groups: tuple[PageCounts, ...]
+    """The pool of each group; `pages` is their sum."""
+
     requests: tuple[RequestView, ...]
-    """The running request first, then those admitted in their order."""
+    """Those that run in the order of their groups, then those admitted, the oldest first."""
 
 
 def view_request(
-    holding: Holding, layout: Layout, num_steps: int, last: StepEvent | None
+    holding: Holding,
+    layout: Layout,
+    num_steps: int,
+    last: StepEvent | None,
+    *,
+    first_page: int = 0,
 ) -> RequestView:
-    """Say what a request holds; `last` is its last step, None before the first."""
+    """Say what a request holds; `last` is its last step, None before the first.
+
+    first_page: number of the first page of its group.
+    """
     return RequestView(
         request_id=holding.request_id,
+        group=holding.group,
         state="running" if holding.is_running else "admitted",
         generation=holding.allocation.generation,
         prefix_tokens=layout.prefix_len,
@@ -86,11 +101,13 @@ def view_request(
         step=last.step if last else 0,
         num_steps=num_steps,
         tokens_written=last.tokens_written if last else 0,
-        rows=view_rows(holding.allocation, layout),
+        rows=view_rows(holding.allocation, layout, first_page),
     )
 
 
-def view_rows(allocation: KVAllocation, layout: Layout) -> tuple[tuple[PageView, ...], ...]:
+def view_rows(
+    allocation: KVAllocation, layout: Layout, first_page: int = 0
+) -> tuple[tuple[PageView, ...], ...]:
     """Say what lies in every page of an allocation whose rows have this layout."""
     size = allocation.page_size
 
@@ -98,7 +115,7 @@ def view_rows(allocation: KVAllocation, layout: Layout) -> tuple[tuple[PageView,
         end = start + size
         num_tokens = min(end, allocation.num_tokens) - start
         kind: PageKind = "prefix" if end <= layout.prefix_len else "target"
-        return PageView(page, kind, num_tokens, size - num_tokens)
+        return PageView(first_page + page, kind, num_tokens, size - num_tokens)
 
     return tuple(
         tuple(view(page, i * size) for i, page in enumerate(table))

@@ -47,6 +47,9 @@ class Pending:
     stop_error: KitError | None = None
     """Why it must not make another step; the first reason stays."""
 
+    num_losses: int = 0
+    """How often its worker group was lost while it ran."""
+
     @property
     def due(self) -> float | None:
         """When its time is up, a reading of time.perf_counter; None means never."""

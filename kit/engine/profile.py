@@ -6,14 +6,14 @@ import numpy as np
 
 from kit.config.deploy import DeployConfig, value_of
 from kit.engine.preprocess import Preprocessor
-from kit.engine.startup import StartPlan
 from kit.errors import ConfigError, WorkerError
-from kit.executor.inline import InlineExecutor
+from kit.executor.base import Executor
+from kit.kv.manager import KVCacheManager
 from kit.messages import RunRequest
 from kit.modelspec.config import ModelConfig
 from kit.modelspec.vision import VisionConfig
 from kit.plan.rank import RequestShape, profiled_shape
-from kit.platforms.detect import open_platform
+from kit.platforms.detect import rank_memory
 from kit.request import RecordedImage, ReferenceImage, ResolvedSampling
 from kit.telemetry.log import get_logger
 from kit.tokenizer.buckets import Bucket
@@ -28,12 +28,14 @@ logger = get_logger("engine")
 
 
 def profile_largest(
-    executor: InlineExecutor,
-    plan: StartPlan,
+    executor: Executor,
+    kv: KVCacheManager | None,
     preprocessor: Preprocessor,
     config: DeployConfig,
 ) -> None:
-    """Run the largest request that the deployment admits, on a card; nothing on the CPU.
+    """Run the largest request that a group admits, on cards; nothing on the CPU.
+
+    Nobody else may use `kv`, the group's pages, meanwhile.
 
     It also compiles kernels and captures its graph, so the first request does not wait for them.
     Raises ConfigError with the numbers when it does not fit, whoever set the size of the pool.
@@ -41,22 +43,23 @@ def profile_largest(
     if executor.info.device == "cpu":
         return
     largest = preprocessor.largest_bucket
-    request = largest_request(preprocessor.model, largest, plan)
+    takes_references = preprocessor.reference_refusal is None
+    request = largest_request(preprocessor.model, largest, kv, takes_references=takes_references)
     if request is None:
         logger.warning(
             "the page pool holds no request of the largest size, %s: nothing was profiled", largest
         )
         return
     pool = "kv_cache_memory_bytes" if config.stage.kv_cache_memory_bytes else "page pool"
-    memory = open_platform(config.stage.device_ids).memory()
+    memory = rank_memory(config.stage.device_ids, config.stage.parallel_config.world_size)
     allowed = memory.allowed_bytes(config.stage.gpu_memory_utilization)
     try:
         result = executor.run(request, lambda _: None, lambda: False)
     except WorkerError as error:
         raise _refusal(config, f"the largest request did not run: {error}") from error
     finally:
-        if plan.kv is not None and request.allocation is not None:
-            plan.kv.release(request.allocation)
+        if kv is not None and request.allocation is not None:
+            kv.release(request.allocation)
     layout, peak = request.rows.layout, result.peak_memory_bytes
     logger.info(
         "profile: %s, %d rows of %d tokens: peak %.2f GiB, %s %.2f GiB, allowed %.2f of %.2f GiB",
@@ -77,10 +80,11 @@ def profile_largest(
         )
 
 
-def largest_request(model: ModelConfig, largest: Bucket, plan: StartPlan) -> RunRequest | None:
+def largest_request(
+    model: ModelConfig, largest: Bucket, kv: KVCacheManager | None, *, takes_references: bool
+) -> RunRequest | None:
     """Build the request with the most tokens; None if the pool holds not even a short prompt's."""
-    takes_references = plan.worker.takes_references
-    shape = profiled_shape(model, largest, plan.kv, takes_references=takes_references)
+    shape = profiled_shape(model, largest, kv, takes_references=takes_references)
     if shape is None:
         return None
     factor = model.vae_downsample_factor
@@ -88,8 +92,8 @@ def largest_request(model: ModelConfig, largest: Bucket, plan: StartPlan) -> Run
     spans, references = _largest_reference(model, shape)
     layout = Layout(shape.prefix_len, model.num_special, grid, tail_len=1, references=spans)
     allocation = None
-    if plan.kv is not None:
-        allocation = plan.kv.reserve(_REQUEST_ID, shape.num_rows, layout.kv_len)
+    if kv is not None:
+        allocation = kv.reserve(_REQUEST_ID, shape.num_rows, layout.kv_len)
         assert allocation is not None, "the pool is empty and large enough"
     return RunRequest(
         _REQUEST_ID,

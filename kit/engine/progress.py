@@ -1,9 +1,10 @@
-"""When the engine last got ahead, and how far the running request is."""
+"""When a worker group last got ahead, and how far its running request is."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kit.request import StepEvent
@@ -48,8 +49,13 @@ class Progress:
         if run_time_s is not None:
             self._run_times.append(run_time_s)
 
-    def mean_run_time_s(self) -> float:
-        """Mean run time of the last images; 1 s before the first."""
-        if not self._run_times:
-            return 1.0
-        return sum(self._run_times) / len(self._run_times)
+    @property
+    def run_times(self) -> tuple[float, ...]:
+        """Seconds of the last images."""
+        return tuple(self._run_times)
+
+
+def mean_run_time_s(groups: Iterable[Progress]) -> float:
+    """Mean run time of the last images; 1 s before the first."""
+    times = [seconds for progress in groups for seconds in progress.run_times]
+    return sum(times) / len(times) if times else 1.0

@@ -22,7 +22,7 @@ from kit.request import (
     RecordedRequest,
     ReplayRecord,
 )
-from kit.telemetry.environment import STRICT
+from kit.telemetry.strict import STRICT
 
 FORMAT: Final = "kit.replay/2"
 """Changes when the record's fields do; 1 had no reference images, and is read as such."""

@@ -29,6 +29,10 @@ _MACHINE_SETTINGS = frozenset(
         "stage.max_queued_requests",
         "stage.gpu_memory_utilization",
         "stage.kv_cache_memory_bytes",
+        "stage.execute_model_timeout_s",
+        "stage.allow_unvalidated_topology",
+        "stage.parallel_config.data_parallel_size",
+        "stage.distributed_executor_backend",
     }
 )
 _SAMPLING_DEFAULTS = "stage.default_sampling_params."
@@ -139,13 +143,11 @@ def to_stage_settings(record: ReplayRecord) -> dict[str, Value | dict[str, Value
     stage: dict[str, Value | dict[str, Value]] = {}
     parallel: dict[str, Value] = {}
     for dotted, value in record.deployment.settings.items():
+        if dotted in _MACHINE_SETTINGS:
+            continue
         if dotted.startswith(_PARALLEL):
             parallel[dotted.removeprefix(_PARALLEL)] = value
-        elif (
-            dotted.startswith("stage.")
-            and dotted not in _MACHINE_SETTINGS
-            and not dotted.startswith(_SAMPLING_DEFAULTS)
-        ):
+        elif dotted.startswith("stage.") and not dotted.startswith(_SAMPLING_DEFAULTS):
             stage[dotted.removeprefix("stage.")] = value
     return stage | {
         "parallel_config": parallel,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kit.attention.capabilities import resolve_kernel, resolve_page_size
-from kit.config.deploy import DeployConfig
+from kit.config.deploy import DeployConfig, executor_backend
 from kit.engine.preprocess import Preprocessor
 from kit.errors import ConfigError
 from kit.kv.manager import KVCacheManager
 from kit.messages import WorkerConfig, WorkerInfo
+from kit.parallel.validated import check_validated, is_validated, topology_of
 from kit.plan.rank import choose_precision, rank_memory
 from kit.platforms.detect import open_platform
+from kit.platforms.detect import rank_memory as device_memory
 from kit.telemetry.log import get_logger
 
 logger = get_logger("engine")
@@ -22,9 +24,21 @@ logger = get_logger("engine")
 class StartPlan:
     """The resolved start: what the worker loads and what the Scheduler books."""
 
-    worker: WorkerConfig
-    kv: KVCacheManager | None
-    """None in dense_legacy."""
+    groups: tuple[tuple[WorkerConfig, ...], ...]
+    """What each rank of each worker group loads."""
+
+    pools: tuple[KVCacheManager | None, ...]
+    """The pages of each group; None in dense_legacy."""
+
+    @property
+    def worker(self) -> WorkerConfig:
+        """What the first rank loads; others differ in device and place."""
+        return self.groups[0][0]
+
+    @property
+    def kv(self) -> KVCacheManager | None:
+        """The pages of the first group; the others have as many."""
+        return self.pools[0]
 
 
 def plan_worker(preprocessor: Preprocessor, config: DeployConfig) -> StartPlan:
@@ -36,6 +50,7 @@ def plan_worker(preprocessor: Preprocessor, config: DeployConfig) -> StartPlan:
     stage, model = config.stage, preprocessor.model
     takes_references = preprocessor.reference_refusal is None
     platform = open_platform(stage.device_ids)
+    check_validated(config, platform.name)
     precision = choose_precision(config, platform.name)
     resolve_kernel(
         stage.diffusion_attention_backend,
@@ -62,7 +77,7 @@ def plan_worker(preprocessor: Preprocessor, config: DeployConfig) -> StartPlan:
     rank = rank_memory(
         model,
         config,
-        platform.memory(),
+        device_memory(stage.device_ids, stage.parallel_config.world_size),
         precision,
         largest=preprocessor.largest_bucket,
         page_size=page_size,
@@ -81,12 +96,32 @@ def plan_worker(preprocessor: Preprocessor, config: DeployConfig) -> StartPlan:
         use_graphs=use_graphs,
         stream_layers=stage.enable_layerwise_offload,
         vae_tiling=stage.vae_use_tiling,
+        vae_ranks=stage.parallel_config.vae_patch_parallel_size,
         vae_waits=stage.enable_cpu_offload,
         takes_references=takes_references,
+        whole_experts=stage.parallel_config.enable_expert_parallel,
+        topology=topology_of(config),
     )
     if rank.host_weight_bytes:
         _check_offload(config, rank.host_weight_bytes)
-    return StartPlan(worker, rank.kv)
+    others = range(1, config.stage.parallel_config.data_parallel_size)
+    copies = (None if rank.kv is None else rank.kv.empty_copy() for _ in others)
+    return StartPlan(_groups(worker, config), (rank.kv, *copies))
+
+
+def _groups(first: WorkerConfig, config: DeployConfig) -> tuple[tuple[WorkerConfig, ...], ...]:
+    """Return what each rank loads; accelerators are given out in the order of groups and ranks."""
+    ids, size = config.stage.device_ids, first.topology.size
+    groups = []
+    for group in range(config.stage.parallel_config.data_parallel_size):
+        ranks = []
+        for rank in range(size):
+            device = first.device
+            if ids:
+                device = f"{device.partition(':')[0]}:{ids[group * size + rank]}"
+            ranks.append(replace(first, device=device, rank=rank))
+        groups.append(tuple(ranks))
+    return tuple(groups)
 
 
 def _check_on_npu(config: DeployConfig) -> None:
@@ -163,6 +198,22 @@ def log_start(folder: Path, config: DeployConfig, plan: StartPlan, info: WorkerI
         info.kernel,
         info.kernel_version,
     )
+    stage, topology = config.stage, plan.worker.topology
+    logger.info(
+        "workers: %d group(s) of %s, executor %s, %d rank(s)",
+        len(plan.groups),
+        topology,
+        executor_backend(config),
+        stage.parallel_config.world_size,
+    )
+    if not is_validated(topology, info.platform.device):
+        logger.warning(
+            "topology %s on %s has not been validated: no record shows it equal to one rank "
+            "(allow_unvalidated_topology is set by %s)",
+            topology,
+            info.platform.device,
+            config.provenance["stage.allow_unvalidated_topology"],
+        )
     if info.device != "cpu":
         logger.info(
             "expert layers: %s; later steps: %s; VAE decoder in %s",

@@ -1,21 +1,47 @@
-"""What an engine is doing at one moment: its queue, its pages, its progress."""
+"""What an engine is doing at one moment: its queue, its groups, their pages, its progress."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from kit.scheduler.scheduler import SchedulerSnapshot
+from kit.scheduler.scheduler import GroupSnapshot, SchedulerSnapshot
+
+GroupState = Literal["starting", "ready", "restarting", "down"]
+"""starting: its weights load for the first time; restarting: it was lost and loads again; down: it
+was lost too often, and is given up."""
 
 
 @dataclass(frozen=True)
 class PageCounts:
-    """How full the page pool is; all 0 in dense_legacy."""
+    """How full a page pool is, or all of them; all 0 in dense_legacy."""
 
     total: int
     used: int
     free: int
     peak: int
-    """Most pages in use at one moment so far."""
+    """Most pages in use at one moment so far; of several groups the sum of each one's most."""
+
+
+@dataclass(frozen=True)
+class GroupStatus:
+    """One worker group."""
+
+    index: int
+    state: GroupState
+    running: str | None
+    """Id of the running request."""
+
+    admitted: int
+    """Requests whose pages are booked here and that do not run yet."""
+
+    pages: PageCounts
+    num_restarts: int
+    fault: str | None
+    """Why it was lost the last time."""
+
+    last_progress_age_s: float | None
+    """Seconds since its request was taken up or made a step; None while it has none."""
 
 
 @dataclass(frozen=True)
@@ -25,21 +51,12 @@ class EngineStatus:
     waiting: int
     """Requests that hold nothing yet."""
 
-    admitted: int
-    """Requests whose pages are booked and that do not run yet."""
-
-    running: str | None
-    """Id of the running request."""
-
-    pages: PageCounts
+    groups: tuple[GroupStatus, ...]
     page_bytes: int
-    """Bytes of one page, all layers; 0 in dense_legacy."""
+    """Bytes of one page on a rank, all layers; 0 in dense_legacy."""
 
     last_step_age_s: float | None
     """Seconds since a denoising step ended; None before the first."""
-
-    last_progress_age_s: float | None
-    """Seconds since a request was taken up, made a step or ended; None while nothing is to do."""
 
     num_steps_total: int
     """Steps of all requests so far."""
@@ -51,14 +68,35 @@ class EngineStatus:
     """Whether the engine takes no more requests."""
 
     stopped: bool
-    """Whether the engine's thread has ended, by `close` or by a fault."""
+    """Whether the engine's threads have ended, by `close` or by a fault."""
 
     fault: str | None
-    """What ended the engine's thread other than `close`."""
+    """What ended the engine other than `close`."""
+
+    @property
+    def admitted(self) -> int:
+        """Requests whose pages are booked and that do not run yet."""
+        return sum(group.admitted for group in self.groups)
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Ids of the running requests, in the order of their groups."""
+        return tuple(group.running for group in self.groups if group.running is not None)
+
+    @property
+    def pages(self) -> PageCounts:
+        """The pools of all groups together."""
+        pools = [group.pages for group in self.groups]
+        return PageCounts(
+            sum(pool.total for pool in pools),
+            sum(pool.used for pool in pools),
+            sum(pool.free for pool in pools),
+            sum(pool.peak for pool in pools),
+        )
 
 
-def count_pages(seen: SchedulerSnapshot) -> PageCounts:
-    """Return the page counts of a Scheduler's snapshot."""
+def count_pages(seen: SchedulerSnapshot | GroupSnapshot) -> PageCounts:
+    """Return the page counts of a Scheduler's snapshot, or of one group's."""
     return PageCounts(
         seen.num_pages, seen.num_pages_used, seen.num_pages_free, seen.peak_pages_used
     )
@@ -72,7 +110,12 @@ def unready_reason(status: EngineStatus, stall_limit_s: float) -> str | None:
         return "shutting down"
     if not status.started:
         return "loading the weights"
-    age = status.last_progress_age_s
-    if age is not None and age > stall_limit_s:
+    ready = [group for group in status.groups if group.state == "ready"]
+    if not ready:
+        faults = "; ".join(group.fault or "" for group in status.groups)
+        return f"no worker group is ready, the weights load again: {faults}"
+    ages = [group.last_progress_age_s for group in ready]
+    age = min((age for age in ages if age is not None), default=0.0)
+    if None not in ages and age > stall_limit_s:
         return f"no step for {age:.0f} s while a request is to run (limit {stall_limit_s:g} s)"
     return None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 
+from kit.executor.base import IsCancelled, OnStep
 from kit.messages import RunRequest, RunResult, WorkerConfig, WorkerInfo
-from kit.worker.runner import IsCancelled, ModelRunner, OnStep
+from kit.worker.runner import ModelRunner
 
 
 class InlineExecutor:
-    """The worker group seen from outside, without a process boundary."""
+    """An Executor without a process boundary: it is never lost, and cannot be ended."""
 
     def __init__(self, config: WorkerConfig) -> None:
         """Load the model; errors as in ModelRunner."""
@@ -21,8 +22,14 @@ class InlineExecutor:
         return self._runner.info
 
     def run(self, run: RunRequest, on_step: OnStep, is_cancelled: IsCancelled) -> RunResult:
-        """Run one request to its end; errors as in ModelRunner.run."""
+        """As in Executor, but what is no KitError is raised as it is."""
         return self._runner.run(run, on_step, is_cancelled)
+
+    def check(self) -> None:
+        """Nothing can be gone."""
+
+    def close(self) -> None:
+        """Nothing to end: the model goes with this object."""
 
 
 def _load(config: WorkerConfig) -> ModelRunner:

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError, with_config
 
 from kit.errors import HubError
-from kit.telemetry.environment import STRICT
+from kit.telemetry.strict import STRICT
 
 RECORD_NAME = "kit_fetch.json"
 

@@ -207,7 +207,8 @@ def _combine_kernel(
     for nth in tl.static_range(TOP_K):
         row = tl.load(places + token * TOP_K + nth).to(tl.int64)
         weight = tl.load(weights + token * TOP_K + nth)
-        total += weight * tl.load(rows + row * H + lane, mask=there).to(tl.float32)
+        values = tl.load(rows + row * H + lane, mask=there & (row >= 0), other=0.0)
+        total += weight * values.to(tl.float32)
     place = token.to(tl.int64) * H + lane
     tl.store(out + place, total.to(out.dtype.element_ty), mask=there)
 
@@ -215,8 +216,8 @@ def _combine_kernel(
 def combine(rows: Tensor, places: Tensor, weights: Tensor, shared: Tensor) -> Tensor:
     """Return shared + sum_k weights * rows of [N, H] tokens, summed in float32, in shared's dtype.
 
-    rows [N*k, H]; places int32 and weights float32 [N, k]. A token's terms are added in the order
-    of its choices, so the sum does not depend on other tokens.
+    rows [N*k, H]; places int32 and weights float32 [N, k], a place below 0 has no row. A token's
+    terms are added in the order of its choices, so the sum does not depend on other tokens.
     """
     (num_tokens, hidden), top_k = shared.shape, places.shape[1]
     out = torch.empty_like(shared)
@@ -241,13 +242,15 @@ def experts(
     gate_and_up: Tensor,
     matrices_down: Tensor,
     shared: Tensor,
+    first: int = 0,
 ) -> Tensor:
     """Return shared + sum_k weights * expert(token) of bfloat16 [N, H] tokens.
 
     weights float32, indices int32 [N, k]; gate_and_up [E, 2I, H] and matrices_down [E, H, I]
-    bfloat16; shared [N, H], the shared expert's output.
+    bfloat16, of the E experts from `first` on: others add nothing; shared [N, H], the shared
+    expert's output.
     """
-    places, sources, ends = place(indices, len(matrices_down))
+    places, sources, ends = place(indices, len(matrices_down), first)
     rows = down(up(tokens, sources, ends, gate_and_up), ends, matrices_down)
     return combine(rows, places, weights, shared)
 

@@ -104,36 +104,49 @@ def route(tokens: Tensor, weight: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def _place_kernel(
-    indices, places, sources, ends, num_pairs, TOP_K: tl.constexpr, BLOCK: tl.constexpr
+    indices, places, sources, ends, num_pairs, first, TOP_K: tl.constexpr, BLOCK: tl.constexpr
 ):
-    expert = tl.program_id(0)
+    expert = first + tl.program_id(0)
+    behind = first + tl.num_programs(0)
     lane = tl.arange(0, BLOCK)
     before = tl.zeros((BLOCK,), dtype=tl.int32)
     for start in range(0, num_pairs, BLOCK):
         chosen = tl.load(indices + start + lane, mask=start + lane < num_pairs, other=2147483647)
-        before += (chosen < expert).to(tl.int32)
+        before += ((chosen >= first) & (chosen < expert)).to(tl.int32)
     at = tl.sum(before, 0)
     for start in range(0, num_pairs, BLOCK):
         pair = start + lane
         chosen = tl.load(indices + pair, mask=pair < num_pairs, other=2147483647)
+        if expert == first:
+            foreign = (pair < num_pairs) & ((chosen < first) | (chosen >= behind))
+            tl.store(places + pair, -1, mask=foreign)
         mine = (chosen == expert).to(tl.int32)
         place = at + tl.cumsum(mine, 0) - mine
         tl.store(places + pair, place, mask=mine == 1)
         tl.store(sources + place, pair // TOP_K, mask=mine == 1)
         at += tl.sum(mine, 0)
-    tl.store(ends + expert, at)
+    tl.store(ends + tl.program_id(0), at)
 
 
-def place(indices: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor]:
+def place(indices: Tensor, num_experts: int, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Sort the (token, choice) pairs of int32 [N, k] by expert, tokens in order.
 
-    Returns each pair's row int32 [N, k], each row's token int32 [N*k], and the row where each
-    expert ends, int32 [E].
+    Only pairs of the E experts from `first` on get a row. Returns each pair's row int32 [N, k], -1
+    without one; each row's token int32 [N*k], undefined past the last row; and the row where each
+    of the experts ends, int32 [E].
     """
     places, num_pairs = torch.empty_like(indices), indices.numel()
     sources = torch.empty(num_pairs, dtype=torch.int32, device=indices.device)
     ends = torch.empty(num_experts, dtype=torch.int32, device=indices.device)
     _place_kernel[(num_experts,)](
-        indices, places, sources, ends, num_pairs, indices.shape[1], BLOCK=_SCANNED, num_warps=8
+        indices,
+        places,
+        sources,
+        ends,
+        num_pairs,
+        first,
+        TOP_K=indices.shape[1],
+        BLOCK=_SCANNED,
+        num_warps=8,
     )
     return places, sources, ends

@@ -14,7 +14,7 @@ class KVAllocation:
     """Grows with every reservation, so that a stale allocation is told from a live one."""
 
     page_tables: tuple[tuple[int, ...], ...]
-    """One table per row: page ids in token order."""
+    """One table for each row that a rank has: page ids in token order, the same on every rank."""
 
     num_tokens: int
     """Key/value tokens of each row; the last page may have unused slots after them."""

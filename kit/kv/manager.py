@@ -9,6 +9,7 @@ from kit.errors import CapacityError, InvalidRequestError, KVCacheError
 from kit.kv.allocation import KVAllocation
 from kit.kv.geometry import KVGeometry
 from kit.kv.pool import PagePool
+from kit.modelspec import footprint
 
 LargestSize = Callable[[int], str | None]
 """Names the largest image (as 320x192) whose row has at most so many key/value tokens.
@@ -20,15 +21,37 @@ None when no image is that small. The manager counts tokens only; who builds the
 class KVCacheManager:
     """Owns the page pool; a request holds at most one allocation at a time. One thread only."""
 
-    def __init__(self, geometry: KVGeometry, num_pages: int, max_rows_per_request: int) -> None:
+    def __init__(
+        self,
+        geometry: KVGeometry,
+        num_pages: int,
+        max_rows_per_request: int,
+        *,
+        row_ranks: int = 1,
+    ) -> None:
+        """Pages are those of one rank; `row_ranks` ranks share the rows of a request.
+
+        Each has pages for its own rows, of the same numbers in its own pool. Row limits are for a
+        request, on all ranks together.
+        """
         assert max_rows_per_request > 0, "a request has at least one row"
-        self.geometry = geometry
+        self.geometry, self.row_ranks = geometry, row_ranks
         self.max_rows_per_request = max_rows_per_request
         self.pool = PagePool(num_pages)
         """For reading its counters; pages come and go through the manager only."""
 
         self._generation = 0
         self._live: dict[str, KVAllocation] = {}
+
+    def empty_copy(self) -> KVCacheManager:
+        """Return the manager of another pool of this size."""
+        return KVCacheManager(
+            self.geometry, self.pool.num_pages, self.max_rows_per_request, row_ranks=self.row_ranks
+        )
+
+    def own_rows(self, num_rows: int) -> int:
+        """Return how many rows of a request each rank has: a single row is on every rank."""
+        return footprint.own_rows(num_rows, self.row_ranks)
 
     @property
     def pool_bytes(self) -> int:
@@ -56,13 +79,13 @@ class KVCacheManager:
                 f"{num_rows}",
                 param="guidance_scale",
             )
-        num_pages = num_rows * self.geometry.num_pages(num_tokens)
+        num_pages = self.own_rows(num_rows) * self.geometry.num_pages(num_tokens)
         if num_pages > self.pool.num_pages:
             raise self._capacity_error(num_rows, num_pages, request_id, largest_size)
 
     def largest_num_tokens(self, num_rows: int) -> int:
         """Return the most tokens a row can have so that `num_rows` rows fit an empty pool."""
-        return self.pool.num_pages // num_rows * self.geometry.page_size
+        return self.pool.num_pages // self.own_rows(num_rows) * self.geometry.page_size
 
     def reserve(self, request_id: str, num_rows: int, num_tokens: int) -> KVAllocation | None:
         """Book pages for all rows of a request; None, and nothing booked, when they must wait.
@@ -81,7 +104,7 @@ class KVCacheManager:
         pages_per_row = self.geometry.num_pages(num_tokens)
         # One call for all rows: the pool gives everything or nothing, so no half-booked request
         # ever exists and there is nothing to roll back.
-        pages = self.pool.allocate(num_rows * pages_per_row)
+        pages = self.pool.allocate(self.own_rows(num_rows) * pages_per_row)
         if pages is None:
             return None
         self._generation += 1

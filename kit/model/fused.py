@@ -21,20 +21,19 @@ ExpertLayer = Literal["grouped", "loop"]
 def use_fused_kernels(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     """Have norms and expert layers of a model on a device run in kernels; on the CPU do nothing."""
     if device.type == "npu":
-        from kit.model.npu import load_model_operators, use_npu_operators
+        from kit.model.npu import use_npu_operators
 
-        use_npu_operators(model, load_model_operators())
+        use_npu_operators(model, device, dtype)
         return
     for part in model.modules():
         if isinstance(part, RMSNorm | GroupNorm):
             part.fused = device.type == "cuda"
         elif isinstance(part, MoE):
-            part.fused = expert_layer(device, dtype) == "grouped"
+            # Grouped products take bfloat16 on CUDA.
+            part.fused = device.type == "cuda" and dtype == torch.bfloat16
 
 
-def expert_layer(device: torch.device, dtype: torch.dtype) -> ExpertLayer:
-    """Return how expert layers run: as grouped products that never wait for the host, or in a loop.
-
-    Grouped products take bfloat16 on CUDA.
-    """
-    return "grouped" if device.type == "cuda" and dtype == torch.bfloat16 else "loop"
+def expert_layer(model: nn.Module) -> ExpertLayer:
+    """Return whether expert layers run as grouped products or in a loop; see WorkerInfo."""
+    layers = [part for part in model.modules() if isinstance(part, MoE)]
+    return "grouped" if all(part.fused or part.grouped for part in layers) else "loop"

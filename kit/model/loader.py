@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from kit.model import offload
 from kit.model.fused import use_fused_kernels
+from kit.model.mapped import read_ahead
 from kit.model.moe import Experts, Router
 from kit.model.reference_encoder import ReferenceEncoder
+from kit.model.shard import WHOLE, Cut, Shard, SlicedLinear
 from kit.model.transformer import HunyuanImage3
 from kit.model.vae import VAEDecoder
 from kit.modelspec.config import ModelConfig
@@ -21,7 +25,12 @@ from kit.modelspec.files import CheckpointFiles
 from kit.modelspec.tensors import check_tensors
 
 OnBytes = Callable[[int], None]
-"""Called with the stored bytes of every tensor after it was read."""
+"""Called with the stored bytes of every tensor, or of the rank's part of it, after it was read."""
+
+_READERS = 4
+"""Threads that copy to a card: one alone reads mapped files at half their rate."""
+
+_UNCUT = Cut(0, 0, 1)
 
 
 def load_transformer(
@@ -32,18 +41,20 @@ def load_transformer(
     dtype: torch.dtype,
     on_bytes: OnBytes | None = None,
     stream_layers: bool = False,
+    shard: Shard = WHOLE,
+    show_progress: bool = False,
 ) -> HunyuanImage3:
-    """Load the denoiser in `dtype`; router weights stay float32.
+    """Load a rank's shard of the denoiser in `dtype`; router weights stay float32.
 
-    With `stream_layers` the layers wait in host memory, see StreamedLayers. Raises CheckpointError,
-    before anything is read, for files or tensors that are missing, damaged, of another shape or
-    dtype than `config` wants, or unexpected.
+    Only the rank's slices are read, from mapped files. With `stream_layers` the layers wait in host
+    memory, see StreamedLayers. Raises CheckpointError, before anything is read, for files or
+    tensors that are missing, damaged, of another shape or dtype than `config` wants, or unexpected.
     """
     files = _open_checked(folder, config)
     with torch.device("meta"):
-        model = HunyuanImage3(config)
+        model = HunyuanImage3(config, shard)
     host = "model.layers." if stream_layers else None
-    _fill(model, "", files, device, dtype, on_bytes, host=host)
+    _fill(model, "", files, device, dtype, on_bytes, host=host, show_progress=show_progress)
     if stream_layers:
         offload.stream_layers(model, device)
     use_fused_kernels(model, device, dtype)
@@ -58,6 +69,7 @@ def load_vae_decoder(
     dtype: torch.dtype,
     on_bytes: OnBytes | None = None,
     waits: bool = False,
+    show_progress: bool = False,
 ) -> VAEDecoder:
     """Load the decoder of the autoencoder in `dtype`, to run on `device`; errors as above.
 
@@ -67,7 +79,16 @@ def load_vae_decoder(
     with torch.device("meta"):
         decoder = VAEDecoder(config.vae)
     host = "" if waits else None
-    _fill(decoder, "vae.decoder.", files, device, dtype, on_bytes, host=host)
+    _fill(
+        decoder,
+        "vae.decoder.",
+        files,
+        device,
+        dtype,
+        on_bytes,
+        host=host,
+        show_progress=show_progress,
+    )
     use_fused_kernels(decoder, device, dtype)
     return decoder
 
@@ -79,7 +100,9 @@ def load_reference_encoder(
     device: torch.device,
     dtype: torch.dtype,
     vae_dtype: torch.dtype,
+    on_bytes: OnBytes | None = None,
     waits: bool = False,
+    show_progress: bool = False,
 ) -> ReferenceEncoder:
     """Load what reads reference images, the autoencoder's part in `vae_dtype`; as above.
 
@@ -88,10 +111,22 @@ def load_reference_encoder(
     files = _open_checked(folder, config)
     with torch.device("meta"):
         encoder = ReferenceEncoder(config)
-    host = "" if waits else None
-    _fill(encoder.vae_encoder, "vae.encoder.", files, device, vae_dtype, None, host=host)
-    _fill(encoder.vision_model, "vision_model.", files, device, dtype, None, host=host)
-    _fill(encoder.vision_aligner, "vision_aligner.", files, device, dtype, None, host=host)
+    parts: tuple[tuple[nn.Module, str, torch.dtype], ...] = (
+        (encoder.vae_encoder, "vae.encoder.", vae_dtype),
+        (encoder.vision_model, "vision_model.", dtype),
+        (encoder.vision_aligner, "vision_aligner.", dtype),
+    )
+    for part, prefix, own_dtype in parts:
+        _fill(
+            part,
+            prefix,
+            files,
+            device,
+            own_dtype,
+            on_bytes,
+            host="" if waits else None,
+            show_progress=show_progress,
+        )
     use_fused_kernels(encoder, device, vae_dtype)
     return encoder.eval()
 
@@ -110,14 +145,21 @@ def official_views(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     Writing to a view writes to the parameter: experts are stored stacked, one official tensor
     is one slice.
     """
+    for name, view, _ in official_parts(module):
+        yield name, view
+
+
+def official_parts(module: nn.Module) -> Iterator[tuple[str, Tensor, Cut]]:
+    """Yield the same, and which part of the stored tensor the view holds."""
     for path, part in module.named_modules():
         prefix = f"{path}." if path else ""
         if isinstance(part, Experts):
-            tensors = part.official_views()
+            for name, view, cut in part.official_views():
+                yield prefix + name, view, cut
         else:
-            tensors = part.named_parameters(recurse=False)
-        for name, tensor in tensors:
-            yield prefix + name, tensor
+            cut = part.cut if isinstance(part, SlicedLinear) else _UNCUT
+            for name, view in part.named_parameters(recurse=False):
+                yield prefix + name, view, cut
 
 
 def _open_checked(folder: Path, config: ModelConfig) -> CheckpointFiles:
@@ -134,9 +176,10 @@ def _fill(
     dtype: torch.dtype,
     on_bytes: OnBytes | None,
     *,
-    host: str | None = None,
+    host: str | None,
+    show_progress: bool,
 ) -> None:
-    """Give a module on the meta device its memory and weights, shard by shard, in place.
+    """Give a module on the meta device its memory and weights, file by file, in place.
 
     Modules whose path begins with `host` get host memory.
     """
@@ -147,14 +190,43 @@ def _fill(
             # Module.to_empty asks the meta device for a copy, which imports torch's compiler.
             memory = torch.empty(parameter.shape, dtype=parameter.dtype, device=place)
             setattr(part, name, nn.Parameter(memory, requires_grad=False))
-    views = {prefix + name: view for name, view in official_views(module)}
-    entries = sorted((files.tensors[name] for name in views), key=lambda e: (e.path, e.name))
-    for shard_path, shard_entries in groupby(entries, key=lambda entry: entry.path):
-        # Mapped, not read: no second copy of a shard beside the parameters.
-        with safe_open(shard_path, framework="pt", device="cpu") as shard:
-            for entry in shard_entries:
-                view = views[entry.name]
-                assert view.shape == entry.shape, f"{entry.name}: table and module disagree"
-                view.copy_(shard.get_tensor(entry.name))
-                if on_bytes is not None:
-                    on_bytes(entry.num_bytes)
+    parts = {prefix + name: (view, cut) for name, view, cut in official_parts(module)}
+    entries = sorted((files.tensors[name] for name in parts), key=lambda e: (e.path, e.name))
+    what = prefix.rstrip(".") or "transformer"
+    num_bytes = {entry.name: parts[entry.name][1].share(entry.num_bytes) for entry in entries}
+    bar = tqdm(
+        total=sum(num_bytes.values()),
+        desc=what,
+        unit="B",
+        unit_scale=True,
+        disable=None if show_progress else True,  # None: no bar where stderr is no terminal
+    )
+    with bar, _readers(device) as readers:
+        for path, in_file in groupby(entries, key=lambda entry: entry.path):
+            # Mapped, not read: no second copy of a file beside the parameters, and what the rank
+            # does not hold is never touched.
+            with safe_open(path, framework="pt", device="cpu") as file:
+                names = [entry.name for entry in in_file]
+                stored = [file.get_tensor(name) for name in names]
+                owned = [parts[name] for name in names]
+                for name, _ in zip(names, readers.map(_copy_part, stored, owned), strict=True):
+                    bar.update(num_bytes[name])
+                    if on_bytes is not None:
+                        on_bytes(num_bytes[name])
+
+
+def _copy_part(stored: Tensor, owned: tuple[Tensor, Cut]) -> None:
+    view, cut = owned
+    parts = list(zip(cut.places(view), cut.of(stored), strict=True))
+    assert all(place.shape == part.shape for place, part in parts), "table and module disagree"
+    for _, part in parts:
+        read_ahead(part)
+    with torch.inference_mode(view.is_inference()):  # the caller's mode, which is its thread's own
+        for place, part in parts:
+            place.copy_(part)
+
+
+def _readers(device: torch.device) -> ThreadPoolExecutor:
+    if device.type != "cuda":
+        return ThreadPoolExecutor(1)
+    return ThreadPoolExecutor(_READERS, initializer=torch.cuda.set_device, initargs=(device,))

@@ -13,8 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kit.model.shard import WHOLE, Cut, Shard, sliced_inputs, sliced_outputs
+from kit.parallel.group import RankGroup
+
 Gate = Callable[[Tensor], Tensor]
 """Of both halves [N, 2I], in the order of the weight's; returns [N, I]."""
+
+GroupedLayer = Callable[["MoE", Tensor], Tensor]
+"""Runs a layer on tokens [N, H] without waiting for the host; returns [N, H]."""
 
 
 class Router(nn.Module):
@@ -37,30 +43,43 @@ class Router(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """The MLP that every token passes, whatever its experts."""
+    """The MLP that every token passes, whatever its experts; ranks share its width."""
 
-    def __init__(self, hidden_size: int, width: int) -> None:
+    def __init__(self, hidden_size: int, width: int, ranks: RankGroup) -> None:
         super().__init__()
-        self.gate_and_up_proj = nn.Linear(hidden_size, 2 * width, bias=False)
-        self.down_proj = nn.Linear(width, hidden_size, bias=False)
+        self.gate_and_up_proj = sliced_outputs(hidden_size, 2 * width, ranks, blocks=2)
+        self.down_proj = sliced_inputs(width, hidden_size, ranks)
         self.gate: Gate = gate_second
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [N, H] to [N, H]."""
+        """Map [N, H] to this rank's term of [N, H]."""
         return gated_mlp(x, self.gate_and_up_proj.weight, self.down_proj.weight, self.gate)
 
 
 class Experts(nn.Module):
-    """The weights of all experts of a layer, stacked along their first axis."""
+    """The weights of a layer's experts on this rank, stacked along their first axis.
 
-    def __init__(self, hidden_size: int, width: int, num_experts: int) -> None:
+    Slices of all experts, or some whole ones: those from `first` on.
+    """
+
+    def __init__(
+        self, hidden_size: int, width: int, num_experts: int, shard: Shard = WHOLE
+    ) -> None:
         super().__init__()
+        rank, size = shard.tensor.rank, shard.tensor.size
+        self.num_all, self.first = num_experts, 0
+        if shard.whole_experts:
+            num_experts //= size
+            self.first = rank * num_experts
+            rank, size = 0, 1
+        width //= size
+        self.up_cut, self.down_cut = Cut(0, rank, size, blocks=2), Cut(1, rank, size)
         self.gate_and_up_proj = nn.Parameter(torch.empty(num_experts, 2 * width, hidden_size))
         self.down_proj = nn.Parameter(torch.empty(num_experts, hidden_size, width))
         self.gate: Gate = gate_second
 
     def forward(self, tokens: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
-        """Return sum_k weights * expert(token), float32 [N, H].
+        """Return this rank's term of sum_k weights * expert(token), float32 [N, H].
 
         tokens [N, H]; weights float32 [N, k]; indices int64 [N, k]. An expert sees its own tokens
         only. A token's terms are added in the order of expert ids, once per expert call, so the
@@ -72,9 +91,10 @@ class Experts(nn.Module):
         pairs = experts.argsort(stable=True)  # grouped by expert, tokens in order
         token_of_pair = pairs // top_k
         weight_of_pair = weights.flatten()[pairs][:, None]
-        ends = torch.bincount(experts, minlength=len(self.down_proj)).cumsum(0).tolist()
+        ends = torch.bincount(experts, minlength=self.num_all).cumsum(0).tolist()
+        own_ends = (0, *ends)[self.first : self.first + len(self.down_proj) + 1]
         total = torch.zeros(tokens.shape, dtype=torch.float32, device=tokens.device)
-        for expert, (start, end) in enumerate(pairwise((0, *ends))):
+        for expert, (start, end) in enumerate(pairwise(own_ends)):
             if start == end:
                 continue
             chosen = token_of_pair[start:end]
@@ -83,35 +103,52 @@ class Experts(nn.Module):
             total.index_add_(0, chosen, y.float() * weight_of_pair[start:end])
         return total
 
-    def official_views(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the checkpoint's name of every single matrix below this module, and its view."""
-        for expert in range(len(self.down_proj)):
-            yield f"{expert}.gate_and_up_proj.weight", self.gate_and_up_proj[expert]
-            yield f"{expert}.down_proj.weight", self.down_proj[expert]
+    def official_views(self) -> Iterator[tuple[str, Tensor, Cut]]:
+        """Yield every single matrix below this module: the checkpoint's name, view and cut."""
+        for at in range(len(self.down_proj)):
+            name = str(self.first + at)
+            yield f"{name}.gate_and_up_proj.weight", self.gate_and_up_proj[at], self.up_cut
+            yield f"{name}.down_proj.weight", self.down_proj[at], self.down_cut
 
 
 class MoE(nn.Module):
     """Shared MLP plus routed experts."""
 
     def __init__(
-        self, hidden_size: int, width: int, num_experts: int, top_k: int, num_shared: int
+        self,
+        hidden_size: int,
+        width: int,
+        num_experts: int,
+        top_k: int,
+        num_shared: int,
+        shard: Shard = WHOLE,
     ) -> None:
         super().__init__()
+        self.ranks = shard.tensor
         self.gate = Router(hidden_size, num_experts, top_k)
-        self.shared_mlp = GatedMLP(hidden_size, width * num_shared)
-        self.experts = Experts(hidden_size, width, num_experts)
+        self.shared_mlp = GatedMLP(hidden_size, width * num_shared, self.ranks)
+        self.experts = Experts(hidden_size, width, num_experts, shard)
         self.fused = False
         """Run the kit's kernels, without waiting for the host; see kit.model.fused."""
 
+        self.grouped: GroupedLayer | None = None
+        """On an NPU, if its operators passed; see kit.model.npu."""
+
     def forward(self, x: Tensor) -> Tensor:
-        """Map [B, T, H] to [B, T, H]; the branches are added in float32."""
+        """Map [B, T, H] to [B, T, H]; the branches are added in float32, the ranks after them."""
         tokens = x.flatten(0, 1)  # [N, H]
+        return self.ranks.sum_(self.own(tokens)).view_as(x)
+
+    def own(self, tokens: Tensor) -> Tensor:
+        """Return this rank's part of the result of [N, H] tokens."""
         if self.fused:
-            return self._grouped(tokens).view_as(x)
+            return self._grouped(tokens)
+        if self.grouped is not None:
+            return self.grouped(self, tokens)
         weights, indices = self.gate(tokens)
         routed: Tensor = self.experts(tokens, weights, indices)
         shared: Tensor = self.shared_mlp(tokens)
-        return (routed + shared).to(x.dtype).view_as(x)
+        return (routed + shared).to(tokens.dtype)
 
     def _grouped(self, tokens: Tensor) -> Tensor:
         from kit.kernels import experts, routing
@@ -120,7 +157,13 @@ class MoE(nn.Module):
         up, down = self.shared_mlp.gate_and_up_proj.weight, self.shared_mlp.down_proj.weight
         shared = F.linear(experts.gate(F.linear(tokens, up)), down)
         return experts.experts(
-            tokens, weights, indices, self.experts.gate_and_up_proj, self.experts.down_proj, shared
+            tokens,
+            weights,
+            indices,
+            self.experts.gate_and_up_proj,
+            self.experts.down_proj,
+            shared,
+            first=self.experts.first,
         )
 
 

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from kit.attention.rotary import rms_norm
 
+Norm = Callable[[Tensor, Tensor, float], Tensor]
+"""Of x [..., dim], weight [dim] and eps."""
+
 
 class RMSNorm(nn.Module):
     """y = weight * x / rms(x) over the last axis; float32 inside, x's dtype outside."""
@@ -20,8 +23,8 @@ class RMSNorm(nn.Module):
         self.fused = False
         """Run the kit's Triton kernel; see kit.model.fused."""
 
-        self.compute: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
-        """Of x, weight and eps, where the Triton kernel does not run."""
+        self.compute: Norm = rms_norm
+        """Where the Triton kernel does not run."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise [..., dim]; same shape and dtype."""

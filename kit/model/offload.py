@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kit.errors import UnsupportedError, WorkerError
+from kit.model.shard import Shard
 from kit.model.transformer import DecoderLayer, HunyuanImage3
 from kit.modelspec.config import ModelConfig
 
@@ -21,7 +22,9 @@ class StreamedLayers(nn.Module):
     their way. So a pass takes as long as the copies or the layers take, whichever is longer.
     """
 
-    def __init__(self, config: ModelConfig, layers: nn.ModuleList, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, shard: Shard, layers: nn.ModuleList, device: torch.device
+    ) -> None:
         """Lock the layers' weights, which lie in host memory, and take two places on `device`.
 
         Raises UnsupportedError for layers of different shapes, WorkerError if the driver cannot
@@ -35,7 +38,9 @@ class StreamedLayers(nn.Module):
                 "and they take turns in one place on the card; set it to false"
             )
         self._layers = [_locked(layer) for layer in layers]
-        self._places = nn.ModuleList(_place(config, like, device) for like in list(layers)[:2])
+        self._places = nn.ModuleList(
+            _place(config, shard, like, device) for like in list(layers)[:2]
+        )
         self._device = device
         self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._arrived, self._left = (_events(len(self._places)) for _ in range(2))
@@ -82,7 +87,7 @@ class StreamedLayers(nn.Module):
 
 def stream_layers(model: HunyuanImage3, device: torch.device) -> StreamedLayers:
     """Have a model iterate over streamed layers in place of its own, which lie in host memory."""
-    layers = StreamedLayers(model.config, model.model.layers, device)
+    layers = StreamedLayers(model.config, model.shard, model.model.layers, device)
     model.model.register_module("layers", layers)
     return layers
 
@@ -109,10 +114,12 @@ class WaitingModule:
             parameter.data = tensor
 
 
-def _place(config: ModelConfig, like: nn.Module, device: torch.device) -> DecoderLayer:
+def _place(
+    config: ModelConfig, shard: Shard, like: nn.Module, device: torch.device
+) -> DecoderLayer:
     """Return a layer shaped like another, with memory of its own on the card."""
     with torch.device("meta"):
-        place = DecoderLayer(config, 0)
+        place = DecoderLayer(config, 0, shard)
     for part, other in zip(place.modules(), like.modules(), strict=True):
         for name, parameter in list(other.named_parameters(recurse=False)):
             memory = torch.empty_like(parameter, device=device)

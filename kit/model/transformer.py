@@ -12,6 +12,7 @@ from kit.model.final_layer import FinalLayer
 from kit.model.moe import MoE
 from kit.model.norm import RMSNorm
 from kit.model.patch_embed import PatchEmbed
+from kit.model.shard import WHOLE, Shard, all_tokens, own_tokens
 from kit.model.timestep import TimestepEmbedder
 from kit.modelspec.config import ModelConfig
 
@@ -19,10 +20,10 @@ from kit.modelspec.config import ModelConfig
 class DecoderLayer(nn.Module):
     """Pre-norm attention and mixture of experts, each added to the residual stream."""
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelConfig, layer: int, shard: Shard = WHOLE) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = Attention(config, layer)
+        self.self_attn = Attention(config, layer, shard)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MoE(
             config.hidden_size,
@@ -30,6 +31,7 @@ class DecoderLayer(nn.Module):
             config.num_experts[layer],
             config.moe_topk[layer],
             config.num_shared_expert[layer],
+            shard,
         )
 
     def forward(self, x: Tensor, rotary: Rotary, kv: StepKV) -> Tensor:
@@ -42,7 +44,7 @@ class DecoderLayer(nn.Module):
 class Backbone(nn.Module):
     """Token embedding and decoder layers."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, shard: Shard = WHOLE) -> None:
         super().__init__()
         vocab_size, hidden_size = config.vocab_size, config.hidden_size
         # Without a weight it draws one, which on the meta device imports torch's compiler: seconds.
@@ -50,7 +52,7 @@ class Backbone(nn.Module):
             vocab_size, hidden_size, _weight=torch.empty(vocab_size, hidden_size)
         )
         self.layers = nn.ModuleList(
-            DecoderLayer(config, layer) for layer in range(config.num_hidden_layers)
+            DecoderLayer(config, layer, shard) for layer in range(config.num_hidden_layers)
         )
 
     def forward(self, x: Tensor, rotary: Rotary, kv: StepKV) -> Tensor:
@@ -64,13 +66,14 @@ class HunyuanImage3(nn.Module):
     """HunyuanImage-3.0 as a denoiser. Submodule names are the checkpoint's.
 
     Runs in the dtype of its weights, with the reference's float32 islands: norms' inner
-    arithmetic, rotation, router, sinusoids, and the returned prediction.
+    arithmetic, rotation, router, sinusoids, and the returned prediction. Ranks share the layers as
+    `shard` says; what lies before and after them is whole on every rank, as are its results.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, shard: Shard = WHOLE) -> None:
         super().__init__()
-        self.config = config
-        self.model = Backbone(config)
+        self.config, self.shard = config, shard
+        self.model = Backbone(config, shard)
         self.patch_embed = PatchEmbed(config)
         self.final_layer = FinalLayer(config)
         # Three embedders of the same timestep: for the token, patch_embed and final_layer.
@@ -114,8 +117,9 @@ class HunyuanImage3(nn.Module):
 
     def forward(self, embeds: Tensor, rotary: Rotary, kv: StepKV) -> Tensor:
         """Map [B, T, hidden] to [B, T, hidden]; writes T keys and values per layer to `kv`."""
-        hidden: Tensor = self.model(embeds, rotary, kv)
-        return hidden
+        ulysses = self.shard.ulysses
+        hidden = self.model(own_tokens(embeds, ulysses), rotary, kv)
+        return all_tokens(hidden, ulysses, embeds.shape[1])
 
     def predict(self, image_hidden: Tensor, timestep: Tensor, grid: tuple[int, int]) -> Tensor:
         """Turn hidden states [B, h*w, hidden] of the image tokens into float32 [B, C, h, w].

@@ -1,6 +1,7 @@
 """Building blocks of the autoencoder. Submodule names are the checkpoint's.
 
-Clips are [B, C, T, H, W]; group norm and attention couple all frames of a clip.
+Clips are [B, C, T, H, W], H the rows of this rank; group norm and attention couple all frames of a
+clip, and the rows of all ranks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from kit.model.clip_conv import ClipConv3d
 from kit.model.group_norm import GroupNorm
+from kit.parallel.strips import ALL_ROWS, Strips
 
 EPS = 1e-6  # The transformer's group norms take 1e-5.
 
@@ -27,10 +29,10 @@ class ResnetBlock(nn.Module):
             None if in_channels == out_channels else ClipConv3d(in_channels, out_channels, 1)
         )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, strips: Strips = ALL_ROWS) -> Tensor:
         """Map [B, C_in, T, H, W] to [B, C_out, T, H, W]."""
-        h = self.conv1(self.norm1.silu(x))
-        h = self.conv2(self.norm2.silu(h))
+        h = self.conv1(self.norm1.silu(x, strips), strips)
+        h = self.conv2(self.norm2.silu(h, strips), strips)
         out: Tensor = h + (x if self.nin_shortcut is None else self.nin_shortcut(x))
         return out
 
@@ -45,13 +47,15 @@ class AttnBlock(nn.Module):
             ClipConv3d(channels, channels, 1) for _ in range(4)
         )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, strips: Strips = ALL_ROWS) -> Tensor:
         """Map [B, C, T, H, W] to the same shape; scale 1/sqrt(C)."""
-        h = self.norm(x)
+        own = self.norm(x, strips)
+        # Half of what keys and values would be; every rank computes these of all rows.
+        everywhere = strips.gather_rows(own)
         q, k, v = (
             # [B, C, T, H, W] -> [B, 1, T*H*W, C]; four axes, as the fused kernels want them
             conv(h).flatten(2).transpose(1, 2).unsqueeze(1)
-            for conv in (self.q, self.k, self.v)
+            for conv, h in ((self.q, own), (self.k, everywhere), (self.v, everywhere))
         )
         attended = F.scaled_dot_product_attention(q, k, v)
         out: Tensor = x + self.proj_out(attended[:, 0].transpose(1, 2).reshape(x.shape))
@@ -68,9 +72,9 @@ class Upsample(nn.Module):
         self.conv = ClipConv3d(in_channels, out_channels * factor)
         self.repeats = out_channels * factor // in_channels
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, strips: Strips = ALL_ROWS) -> Tensor:
         """Map [B, C_in, T, H, W] to [B, C_out, T*time_factor, 2H, 2W]."""
-        h = depth_to_space(self.conv(x), self.time_factor)
+        h = depth_to_space(self.conv(x, strips), self.time_factor)
         return h + depth_to_space(x.repeat_interleave(self.repeats, dim=1), self.time_factor)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from kit.errors import ConfigError
 from kit.modelspec.config import ModelConfig
 from kit.modelspec.tensors import LAYER_PARTS, REFERENCE_PARTS, Part, expected_tensors
+from kit.modelspec.vae_maps import decoder_map_elements, encoder_map_elements, live_maps
 
 FLOAT32_BYTES = 4
 
@@ -26,25 +27,28 @@ KEPT_ROW_GRAIN = 1024
 """Contiguous rows that stay at one address for captured graphs are as long as the next multiple."""
 
 _WAITING_PARTS: tuple[Part, ...] = ("vae_decoder", *REFERENCE_PARTS)
-_SPLIT_PARTS: frozenset[Part] = frozenset({"embedding", "attention", "experts", "shared_expert"})
+_SPLIT_PARTS: frozenset[Part] = frozenset({"attention", "experts", "shared_expert"})
 
 
 @dataclass(frozen=True)
 class Split:
-    """How many ranks share what of a model; vLLM-Omni splits HunyuanImage-3.0 in this way.
+    """How many ranks share what of a model.
 
-    Norms, routers, timestep embedders, the layers between latents and tokens, and the VAE decoder
-    are whole on every rank.
+    The embedding, norms, routers, timestep embedders, the layers between latents and tokens, and
+    the VAE decoder are whole on every rank.
     """
 
     tensor: int = 1
-    """Ranks that share the embedding, the heads and the width of every expert."""
+    """Ranks that share the heads and the width of every expert."""
 
     sequence: int = 1
     """Ranks that share the tokens, and around attention the heads of a tensor rank."""
 
     cfg: int = 1
     """Ranks that share the computation of the CFG rows."""
+
+    decode: int = 1
+    """Ranks that decode an image together, a strip of rows each."""
 
     whole_experts: bool = False
     """Tensor ranks have whole experts, as many each, in place of slices of all."""
@@ -134,6 +138,11 @@ def pages_within(num_bytes: int, bytes_per_page: int) -> int:
     return max(0, num_bytes) // bytes_per_page
 
 
+def own_rows(num_rows: int, row_ranks: int) -> int:
+    """Return the rows that each of `row_ranks` ranks has; one row is on every rank."""
+    return -(-num_rows // row_ranks)
+
+
 def num_pages(num_tokens: int, page_size: int) -> int:
     """Return the pages that a row of `num_tokens` tokens takes; the last one may be part empty."""
     return -(-num_tokens // page_size)
@@ -149,9 +158,10 @@ def contiguous_bytes(num_rows: int, num_tokens: int, token_bytes: int) -> int:
     return num_rows * row_bytes(num_tokens, token_bytes, 1)
 
 
-def kept_rows_bytes(model: ModelConfig, token_bytes: int) -> int:
+def kept_rows_bytes(model: ModelConfig, token_bytes: int, split: Split = ONE_RANK) -> int:
     """Return the bytes that contiguous rows of all requests keep where graphs are captured."""
-    return most_rows(model) * row_bytes(longest_row(model), token_bytes, KEPT_ROW_GRAIN)
+    num_rows = own_rows(most_rows(model), split.cfg)
+    return num_rows * row_bytes(longest_row(model), token_bytes, KEPT_ROW_GRAIN)
 
 
 def longest_row(model: ModelConfig) -> int:
@@ -204,9 +214,7 @@ def weight_bytes_by_part(
     for spec in expected_tensors(model).values():
         if spec.needed_for_t2i or (references and spec.part in REFERENCE_PARTS):
             ranks = split.tensor if spec.part in _SPLIT_PARTS else 1
-            # A vocabulary that the ranks cannot share evenly is padded.
-            elements = -(-math.prod(spec.shape) // ranks)
-            num_bytes = elements * element_bytes.get(spec.part, dtype_bytes)
+            num_bytes = math.prod(spec.shape) // ranks * element_bytes.get(spec.part, dtype_bytes)
             sizes[spec.part] = sizes.get(spec.part, 0) + num_bytes
     return sizes
 
@@ -261,6 +269,7 @@ def activation_bytes(
     num_rows: int,
     dtype_bytes: int,
     fused: bool = False,
+    grouped: bool = False,
     vae_dtype_bytes: int = FLOAT32_BYTES,
     vae_tiling: bool = False,
     split: Split = ONE_RANK,
@@ -274,9 +283,11 @@ def activation_bytes(
     b bytes per element, T tokens of all rows in the first step, A query heads, H hidden, E experts
     of which a token takes k, I their width; q and qkv are the projections' widths:
 
-        denoise = 4 T H b + max(attention, experts)
+        denoise = 2 W H b + 2 T H b + max(attention, experts)
 
-        4 T H b     embeddings of the row and of its target, the stream, its normed copy
+        2 W H b     embeddings of the row and of its target, W tokens on any number of sequence
+                    ranks
+        2 T H b     the stream, its normed copy
         attention   T (qkv + 2 q) b + T (3 q + 134 A) 4       projection, query, output; query,
                                                               result, product and one tile of
                                                               scores in the float32 of the CPU
@@ -292,12 +303,18 @@ def activation_bytes(
         experts     T k (H + I) b + T H b                     gated rows and second product; the
                                                               shared expert's output
 
-        decode  = 4 to 7.25 feature maps of the decoder's largest level, see _live_maps; of
-                  one tile with vae_tiling
-        encode  = as many of the encoder's; never in tiles
+    or, on an NPU, experts that are `grouped` beside plain attention:
+
+        experts     T k max(H + 3 I, 2 H + I) b + T H b       rows of all experts, first product,
+                    + T 2 E 4                                 gated rows; or gated rows and second
+                                                              product beside them; router
+
+        decode  = 4 to 7.25 feature maps of the decoder's largest level, see live_maps; of one
+                  tile with vae_tiling, of the tallest strip where ranks decode together
+        encode  = as many of the encoder's; whole on every rank
 
     Ranks that share rows or tokens divide T, tensor ranks the heads and I; with whole experts in
-    their place k (every rank is taken to get its share of the tokens). Each rank decodes.
+    their place k (every rank is taken to get its share of the tokens).
 
     Sources: the kit's own model and kernels, which follow the official layer and decoder; more
     than one rank is arithmetic, not measured.
@@ -305,19 +322,25 @@ def activation_bytes(
     factor = model.vae_downsample_factor
     grid = (height // factor, width // factor)
     row_tokens = prefix_len + model.num_special + grid[0] * grid[1]
-    T = -(-num_rows // split.cfg) * -(-row_tokens // split.sequence)
+    rows = own_rows(num_rows, split.cfg)
+    W, T = rows * row_tokens, rows * -(-row_tokens // split.sequence)
     attention, experts = (_fused_bytes if fused else _plain_bytes)(model, T, dtype_bytes, split)
+    if grouped:
+        experts = _grouped_bytes(model, T, dtype_bytes, split)
     if vae_tiling:
         grid = (min(grid[0], VAE_TILE), min(grid[1], VAE_TILE))
     num_blocks = model.vae.layers_per_block
-    largest_map, encode = max(_decoder_map_elements(model, grid)), 0.0
+    in_strips = 1 < split.decode <= grid[0]
+    if in_strips:
+        grid = (-(-grid[0] // split.decode), grid[1])
+    live = live_maps(model, num_blocks + 1, in_strips=in_strips)
+    encode = 0.0
     if reference_hw is not None:
-        encoder_map = max(_encoder_map_elements(model, reference_hw))
-        encode = _live_maps(model, num_blocks) * encoder_map * vae_dtype_bytes
+        encode = live_maps(model, num_blocks) * max(encoder_map_elements(model, reference_hw))
     return ActivationBytes(
-        denoise=4 * T * model.hidden_size * dtype_bytes + max(attention, experts),
-        decode=int(_live_maps(model, num_blocks + 1) * largest_map * vae_dtype_bytes),
-        encode=int(encode),
+        denoise=2 * (W + T) * model.hidden_size * dtype_bytes + max(attention, experts),
+        decode=int(live * max(decoder_map_elements(model, grid)) * vae_dtype_bytes),
+        encode=int(encode * vae_dtype_bytes),
     )
 
 
@@ -343,54 +366,23 @@ def _fused_bytes(model: ModelConfig, T: int, dtype_bytes: int, split: Split) -> 
     """Return what attention and what the expert layer hold in the kit's kernels."""
     H, q_dim = model.hidden_size, model.num_attention_heads * model.attention_head_dim
     attention = T * ((model.qkv_dim + 3 * q_dim) // split.tensor) * dtype_bytes
-    slices, shares = (1, split.tensor) if split.whole_experts else (split.tensor, 1)
-    routed = max(
-        -(-top_k // shares) * (H + width // slices)
-        for width, top_k in zip(model.moe_intermediate_size, model.moe_topk, strict=True)
-    )
+    routed = max(top_k * (H + width) for top_k, width in _routed(model, split))
     return attention, T * (routed + H) * dtype_bytes
 
 
-def _live_maps(model: ModelConfig, num_blocks: int) -> float:
-    """Return how many maps of the largest size live at once, in a residual block's second half.
-
-    num_blocks: residual blocks of a level.
-
-    The block's input, the first half's result, what is convolved, the result: 4. The level's own
-    input where a block follows another: 1. Clips of several frames are copied with neighbouring
-    frames side by side, and their frames stacked: 2. The convolution's copy of one frame. Without
-    blocks a level of the encoder holds its input, that folded for the way round, and half a map.
-    """
-    vae = model.vae
-    follows, is_clip = num_blocks > 1, vae.ffactor_temporal > 1
-    if num_blocks == 0:
-        return 2.5 + (2 if is_clip else 0)
-    return 4 + (1 if follows else 0) + (2 if is_clip else 0) + 1 / vae.ffactor_temporal
+def _grouped_bytes(model: ModelConfig, T: int, dtype_bytes: int, split: Split) -> int:
+    """Return what an expert layer on an NPU's operators holds."""
+    H = model.hidden_size
+    routed = max(
+        top_k * max(H + 3 * width, 2 * H + width) for top_k, width in _routed(model, split)
+    )
+    return T * (routed + H) * dtype_bytes + T * 2 * max(model.num_experts) * FLOAT32_BYTES
 
 
-def _decoder_map_elements(model: ModelConfig, grid: tuple[int, int]) -> list[int]:
-    """Return the elements of the feature map at the end of each level of the VAE decoder."""
-    vae = model.vae
-    channels = tuple(reversed(vae.block_out_channels))
-    elements = []
-    for level, level_channels in enumerate(channels):
-        # A level ends with its upsampling, so it has the next level's channels then.
-        upsampled = level < vae.num_spatial_steps
-        out_channels = channels[level + 1] if upsampled else level_channels
-        scale = 2 ** min(level + 1, vae.num_spatial_steps)
-        frames = 2 ** min(level + 1, vae.num_temporal_steps)
-        elements.append(out_channels * frames * grid[0] * scale * grid[1] * scale)
-    return elements
-
-
-def _encoder_map_elements(model: ModelConfig, pixels_hw: tuple[int, int]) -> list[int]:
-    """Return the elements of the feature map at the start of each level of the VAE encoder."""
-    vae = model.vae
-    first_temporal = vae.num_spatial_steps - vae.num_temporal_steps
-    elements = []
-    for level, channels in enumerate(vae.block_out_channels):
-        scale = 2 ** min(level, vae.num_spatial_steps)
-        halved = min(max(0, level - first_temporal), vae.num_temporal_steps)
-        frames = vae.ffactor_temporal // 2**halved
-        elements.append(channels * frames * (pixels_hw[0] // scale) * (pixels_hw[1] // scale))
-    return elements
+def _routed(model: ModelConfig, split: Split) -> list[tuple[int, int]]:
+    """Return a rank's choices per token and the width of an expert there, of each layer."""
+    slices, shares = (1, split.tensor) if split.whole_experts else (split.tensor, 1)
+    return [
+        (-(-top_k // shares), width // slices)
+        for width, top_k in zip(model.moe_intermediate_size, model.moe_topk, strict=True)
+    ]

@@ -12,10 +12,12 @@ from kit.messages import RunRequest
 from kit.model.rope import rotary_tables
 from kit.model.timestep import sinusoid
 from kit.model.transformer import HunyuanImage3
+from kit.parallel.group import ALONE, RankGroup
 from kit.pipeline.graphs import StepGraphs
 from kit.pipeline.guidance import guidance_token_value
 from kit.pipeline.noise import draw_noise, seed_generator
 from kit.pipeline.references import EncodedReferences
+from kit.pipeline.rows import share_rows
 from kit.pipeline.schedule import clean_estimate, flow_sigmas, flow_timesteps
 from kit.pipeline.step import StepInputs, StepOutputs, denoise_step
 from kit.pipeline.trace import Trace
@@ -28,7 +30,8 @@ class DenoiseLoop:
     The first step runs the whole sequence of each row and writes every key and value once.
     Later steps run the target only: <timestep> (<guidance>, <timestep_r>) and the image tokens;
     with `graphs` they are replayed. Latents stay float32 [1, C, h, w] between steps whatever dtype
-    the model runs in.
+    the model runs in, and are the same on every rank. Ranks of `cfg` share the rows: `kv` has room
+    for this rank's own.
     """
 
     def __init__(
@@ -38,15 +41,16 @@ class DenoiseLoop:
         run: RunRequest,
         trace: Trace | None,
         graphs: StepGraphs | None = None,
+        cfg: RankGroup = ALONE,
         references: EncodedReferences | None = None,
     ) -> None:
         self._model, self._trace, self._graphs = model, trace, graphs
         config, sampling, layout = model.config, run.sampling, run.rows.layout
         self._sampling = sampling
-        self._num_rows = run.rows.num_rows
+        self._rows = share_rows(run.rows.num_rows, cfg)
         device = model.device
         self._prefix_ids = torch.tensor(
-            [ids[: layout.prefix_len] for ids in run.rows.token_ids], device=device
+            [ids[: layout.prefix_len] for ids in run.rows.token_ids[self._rows.own]], device=device
         )
         self._first, self._later = plan_step(layout, first=True), plan_step(layout, first=False)
         self._kv_first, self._kv_later = kv.step(self._first), kv.step(self._later)
@@ -94,11 +98,14 @@ class DenoiseLoop:
 
     @property
     def num_target_tokens(self) -> int:
-        """Tokens of a row that a later step computes."""
+        """Tokens of a row that a later step computes, on all ranks together."""
         return self._later.num_tokens
 
     def step(self) -> int:
-        """Advance the latents by one step; returns key/value tokens written, all rows together."""
+        """Advance the latents by one step; returns key/value tokens written, all rows together.
+
+        On all ranks together: one that shares rows or heads has written its part of them.
+        """
         assert not self.finished, "the loop has run all its steps"
         plan = self._first if self.step_index == 0 else self._later
         inputs = self._inputs()
@@ -111,7 +118,7 @@ class DenoiseLoop:
             self._trace.add(f"step{self.step_index}.pred", outputs.prediction)
             self._trace.add(f"step{self.step_index}.pred_guided", outputs.velocity)
             self._trace.add(f"step{self.step_index}.latents_out", outputs.latents)
-        return plan.num_tokens * self._num_rows
+        return plan.num_tokens * self._rows.num_rows
 
     def clean_estimate(self) -> Tensor:
         """Return the clean latents that the last step pointed to, float32 [1, C, h, w].
@@ -127,13 +134,13 @@ class DenoiseLoop:
         if self.step_index > 0:
             kv, rotary, prefix_ids = self._kv_later, self._rotary_later, None
             if self._graphs is not None:
-                return self._graphs.run(kv, rotary, inputs, self._num_rows)
+                return self._graphs.run(kv, rotary, inputs, self._rows)
         return denoise_step(
             self._model,
             kv,
             rotary,
             inputs,
-            num_rows=self._num_rows,
+            rows=self._rows,
             prefix_ids=prefix_ids,
             references=self._references,
         )

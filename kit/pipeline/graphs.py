@@ -18,6 +18,7 @@ from torch import Tensor
 from kit.attention.base import StepKV
 from kit.attention.rotary import Rotary
 from kit.model.transformer import HunyuanImage3
+from kit.pipeline.rows import RowShare
 from kit.pipeline.step import StepInputs, StepOutputs, denoise_step
 from kit.telemetry.log import get_logger
 
@@ -33,23 +34,23 @@ class StepGraphs:
         # Graphs never run at the same time, so all take their working memory from one pool.
         self._pool = torch.cuda.graph_pool_handle()
 
-    def run(self, kv: StepKV, rotary: Rotary, inputs: StepInputs, num_rows: int) -> StepOutputs:
+    def run(self, kv: StepKV, rotary: Rotary, inputs: StepInputs, rows: RowShare) -> StepOutputs:
         """Replay the step; captures it first if nobody ran its shape on these addresses before.
 
         The returned tensors are overwritten by the next replay of the same shape.
         """
-        key = (kv.address_key, num_rows, inputs.latents.shape)
+        key = (kv.address_key, rows, inputs.latents.shape)
         captured = self._captured.get(key)
         if captured is None:
             started = time.perf_counter()
-            captured = _CapturedStep(self._model, kv, rotary, inputs, num_rows, self._pool)
+            captured = _CapturedStep(self._model, kv, rotary, inputs, rows, self._pool)
             self._captured[key] = captured
             h, w = inputs.latents.shape[-2:]
             logger.info(
                 "captured a graph of a later step: latents %d x %d, %d rows, %.2f s; %d in all",
                 h,
                 w,
-                num_rows,
+                rows.num_own,
                 time.perf_counter() - started,
                 len(self._captured),
             )
@@ -63,7 +64,7 @@ class _CapturedStep:
         kv: StepKV,
         rotary: Rotary,
         inputs: StepInputs,
-        num_rows: int,
+        rows: RowShare,
         pool: Any,
     ) -> None:
         self._kv = kv  # keeps the tensors alive whose addresses the graph holds
@@ -78,9 +79,7 @@ class _CapturedStep:
         )
 
         def step() -> StepOutputs:
-            return denoise_step(
-                model, kv, self._rotary, self._inputs, num_rows=num_rows, prefix_ids=None
-            )
+            return denoise_step(model, kv, self._rotary, self._inputs, rows=rows, prefix_ids=None)
 
         # Once outside of the graph: libraries load kernels and choose algorithms at first use.
         # It writes the keys and values that the replay writes again.
@@ -90,7 +89,8 @@ class _CapturedStep:
             step()
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
+        # Other threads of a rank ask the card for events while this one captures: NCCL's watchdog.
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self._outputs = step()
 
     def replay(self, rotary: Rotary, inputs: StepInputs) -> StepOutputs:

@@ -13,6 +13,7 @@ from kit.attention.rotary import Rotary
 from kit.model.transformer import HunyuanImage3
 from kit.pipeline.guidance import guide
 from kit.pipeline.references import TokenBlock
+from kit.pipeline.rows import RowShare
 from kit.pipeline.schedule import euler_step
 
 
@@ -68,17 +69,18 @@ def denoise_step(
     rotary: Rotary,
     inputs: StepInputs,
     *,
-    num_rows: int,
+    rows: RowShare,
     prefix_ids: Tensor | None,
     references: Sequence[TokenBlock] = (),
 ) -> StepOutputs:
-    """Run one step of `num_rows` rows; writes their keys and values to `kv`.
+    """Run one step of this rank's rows; writes their keys and values to `kv`.
 
-    prefix_ids int64 [B, P] in the first step, which runs the whole sequence with the vectors of
-    its `references`; None in later ones, which run the target only. Never waits for the device.
+    prefix_ids int64 [B, P], of this rank's rows, in the first step, which runs the whole sequence
+    with the vectors of its `references`; None in later ones, which run the target only. The outputs
+    are of all rows, on every rank. Never waits for the device.
     """
     target = model.embed_target(inputs.latents, inputs.timestep, inputs.guidance, inputs.timestep_r)
-    embeds = target.expand(num_rows, -1, -1)
+    embeds = target.expand(rows.num_own, -1, -1)
     if prefix_ids is not None:
         prefix = model.embed_tokens(prefix_ids)
         for block in references:
@@ -86,7 +88,8 @@ def denoise_step(
         embeds = torch.cat((prefix, embeds), dim=1)
     hidden = model(embeds, rotary, kv)
     h, w = inputs.latents.shape[-2:]
-    prediction = model.predict(hidden[:, -h * w :], inputs.timestep, (h, w))
+    own = model.predict(hidden[:, -h * w :], inputs.timestep, (h, w))
+    prediction = rows.ranks.gather(own, 0)
     velocity = guide(prediction, inputs.guidance_scale)
     latents = euler_step(inputs.latents, velocity, inputs.sigma, inputs.next_sigma)
     return StepOutputs(prediction, velocity, latents)

@@ -25,6 +25,7 @@ from kit.modelspec.deployment import resolve_deployment
 from kit.modelspec.files import INDEX_NAME, SINGLE_NAME, CheckpointFiles
 from kit.modelspec.tensors import Part
 from kit.modelspec.vision import NoVision
+from kit.parallel.validated import check_validated
 from kit.plan.device import Device, choose_device, section_platform
 from kit.plan.rank import Precision, choose_precision, rank_memory
 from kit.plan.size import SizePlan, SizePlanner
@@ -188,7 +189,7 @@ def plan_deployment(
         max_num_seqs=config.stage.max_num_seqs,
         profiled=profiled,
         sizes=planned,
-        start_refusal=_start_refusal(config) or missing,
+        start_refusal=_start_refusal(config, device) or missing,
         warnings=config.warnings,
     )
 
@@ -267,9 +268,10 @@ def _page_size(spec: ModelConfig, config: DeployConfig, device: Device) -> int |
     )
 
 
-def _start_refusal(config: DeployConfig) -> str | None:
+def _start_refusal(config: DeployConfig, device: Device) -> str | None:
     try:
         check_runnable(config)
+        check_validated(config, device.platform)
     except KitError as error:
         return str(error)
     return None

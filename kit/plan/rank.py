@@ -26,6 +26,7 @@ from kit.modelspec.footprint import (
     kv_token_bytes,
     longest_row,
     most_rows,
+    own_rows,
     pages_within,
     resident_weights,
     waiting_bytes,
@@ -55,7 +56,10 @@ class Precision:
     """Of the VAE decoder."""
 
     use_fused: bool
-    """The kit's kernels run, on an accelerator; else plain torch operations."""
+    """The kit's kernels run, on a card; else plain torch operations."""
+
+    use_grouped: bool
+    """Expert layers run in an NPU's operators."""
 
     @property
     def num_bytes(self) -> int:
@@ -121,8 +125,12 @@ def choose_precision(config: DeployConfig, platform: str) -> Precision:
         # float32: the reference kernel computes in it, and bfloat16 is slower on most CPUs.
         wants = "float32" if platform == "cpu" else "bfloat16"
     is_card = platform != "cpu" and wants == "bfloat16"
-    use_fused = is_card and platform == "cuda"
-    return Precision(wants, "float16" if is_card else "float32", use_fused=use_fused)
+    return Precision(
+        wants,
+        "float16" if is_card else "float32",
+        use_fused=is_card and platform == "cuda",
+        use_grouped=platform == "npu",
+    )
 
 
 def split_of(config: DeployConfig) -> Split:
@@ -132,6 +140,7 @@ def split_of(config: DeployConfig) -> Split:
         tensor=parallel.tensor_parallel_size,
         sequence=parallel.sequence_size,
         cfg=parallel.cfg_parallel_size,
+        decode=parallel.vae_patch_parallel_size,
         whole_experts=parallel.enable_expert_parallel,
     )
 
@@ -179,12 +188,12 @@ def rank_memory(
         max_rows = config.stage.diffusion_kv_max_rows_per_request
         assert max_rows is not None, "checked with the config"
         num_pages = _pool_pages(model, config, geometry, memory, room)
-        kv = KVCacheManager(geometry, num_pages, max_rows)
+        kv = KVCacheManager(geometry, num_pages, max_rows, row_ranks=split.cfg)
     elif room < 0:
         raise _model_does_not_fit(
             model, config, memory, precision, None, takes_references=takes_references
         )
-    kept = kept_rows_bytes(model, token_bytes) if kv is None and use_graphs else 0
+    kept = kept_rows_bytes(model, token_bytes, split) if kv is None and use_graphs else 0
     return RankMemory(
         kv=kv,
         kept_rows_bytes=kept,
@@ -212,6 +221,7 @@ def working_bytes(
         num_rows=shape.num_rows,
         dtype_bytes=precision.num_bytes,
         fused=precision.use_fused,
+        grouped=precision.use_grouped,
         vae_dtype_bytes=precision.vae_num_bytes,
         vae_tiling=config.stage.vae_use_tiling,
         split=split,
@@ -301,7 +311,9 @@ def _pool_pages(
         num_pages = automatic_pool_pages(
             model,
             max_num_seqs=stage.max_num_seqs,
-            max_rows=stage.diffusion_kv_max_rows_per_request,
+            max_rows=own_rows(
+                stage.diffusion_kv_max_rows_per_request, stage.parallel_config.cfg_parallel_size
+            ),
             allowed_bytes=allowed,
             bytes_per_page=bytes_per_page,
             page_size=geometry.page_size,

@@ -9,7 +9,13 @@ from kit.config.deploy import DeployConfig, value_of
 from kit.errors import ConfigError, RequestError
 from kit.kv.manager import KVCacheManager
 from kit.modelspec.config import ModelConfig
-from kit.modelspec.footprint import ActivationBytes, contiguous_bytes, longest_row, most_rows
+from kit.modelspec.footprint import (
+    ActivationBytes,
+    contiguous_bytes,
+    longest_row,
+    most_rows,
+    own_rows,
+)
 from kit.plan.device import Device
 from kit.plan.rank import (
     Precision,
@@ -47,10 +53,10 @@ class SizePlan:
     """CFG rows that the Scheduler books."""
 
     num_pages: int
-    """Of all rows; 0 in dense_legacy."""
+    """Of the rows that the rank has; 0 in dense_legacy."""
 
     kv_bytes: int
-    """Keys and values of all rows: whole pages, or contiguous rows."""
+    """Keys and values of the rank's rows: whole pages, or contiguous rows."""
 
     activations: ActivationBytes
     peak_bytes: int
@@ -174,12 +180,11 @@ class SizePlanner:
         num_pages, num_requests, refusal = 0, 1, None
         if rank.kv is None:
             # Without pages a rank keeps the rows that it computes.
-            rows = -(-shape.num_rows // split.cfg)
+            rows = own_rows(shape.num_rows, split.cfg)
             kv_bytes = rank.kept_rows_bytes or contiguous_bytes(rows, row_tokens, rank.token_bytes)
             peak = rank.weight_bytes + kv_bytes + activations.peak
         else:
-            # A page has one id on all ranks, so every rank books the pages of every row.
-            num_pages = shape.num_rows * rank.kv.geometry.num_pages(row_tokens)
+            num_pages = rank.kv.own_rows(shape.num_rows) * rank.kv.geometry.num_pages(row_tokens)
             kv_bytes = rank.kv.geometry.pool_bytes(num_pages)
             num_requests = rank.kv.pool.num_pages // num_pages
             peak = rank.at_rest_bytes + activations.peak

@@ -1,20 +1,16 @@
-"""Ascend NPUs: whether there are some, without torch, and what torch-npu says of one.
+"""One Ascend NPU as torch-npu describes it, and the operators that torch-npu has.
 
 Written from documents and never run on an NPU; see docs/ascend.md.
 """
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from importlib import import_module
 from typing import Any
 
 from kit.errors import UnsupportedError
 from kit.platforms.memory import CardMemory
-from kit.telemetry.environment import command_output
-
-_LISTED = re.compile(r"^\s*NPU ID\s*:\s*(\d+)\s*$", re.MULTILINE)
 
 
 class AscendPlatform:
@@ -22,6 +18,8 @@ class AscendPlatform:
 
     name = "npu"
     compute_capability = None
+    # Always named to torch: left alone, it takes gloo for a device that it does not know.
+    collective_backend = "hccl"
 
     def __init__(self, ordinal: int) -> None:
         """`ordinal` counts the NPUs that this process may see.
@@ -52,16 +50,6 @@ class AscendPlatform:
     @cached_property
     def _npu(self) -> Any:
         return import_torch_npu().npu
-
-
-def listed_npus() -> tuple[int, ...]:
-    """Return the ids that npu-smi lists; () without a driver."""
-    return parse_npus(command_output(["npu-smi", "info", "-l"]) or "")
-
-
-def parse_npus(text: str) -> tuple[int, ...]:
-    """Read npu-smi's list of ids; lines of another form are left out."""
-    return tuple(int(number) for number in _LISTED.findall(text))
 
 
 def find_operators(*names: str) -> tuple[str, tuple[Any, ...]]:

@@ -20,6 +20,11 @@ class Platform(Protocol):
         """Of an NVIDIA card, e.g. (9, 0); None elsewhere."""
         ...
 
+    @property
+    def collective_backend(self) -> str:
+        """What torch.distributed calls the library that joins several of these devices."""
+        ...
+
     def memory(self) -> Memory:
         """What can be allocated now."""
         ...

@@ -17,6 +17,7 @@ class CpuPlatform:
 
     name = "cpu"
     compute_capability = None
+    collective_backend = "gloo"
 
     def memory(self) -> HostMemory:
         """Available memory, or what the control group (v2) still allows if that is less."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from kit.errors import UnsupportedError
 from kit.platforms.memory import CardMemory
-from kit.telemetry.environment import command_output
+from kit.telemetry.accelerators import command_output
 
 _FIELDS = ("index", "uuid", "name", "compute_cap", "memory.total", "memory.free")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -33,6 +33,7 @@ class CudaPlatform:
     """A Platform: one card."""
 
     name = "cuda"
+    collective_backend = "nccl"
 
     def __init__(self, ordinal: int) -> None:
         """`ordinal` counts the cards that this process may see.

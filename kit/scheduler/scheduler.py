@@ -1,27 +1,34 @@
-"""The queue of a worker group: which request runs next, with which pages.
+"""The one queue of all worker groups: which request runs next, in which group, with which pages.
 
 The states of a request, and who moves it on:
 
     add_request      schedule            schedule            finish
     ───────────▶ waiting ────▶ admitted ────▶ running ────────────▶ gone
-                    │             │              │
-                    │ abort       │ abort        │ abort: stays running; the worker must
-                    ▼             ▼              ▼ stop it, then comes finish
-                   gone    gone, pages back
+                  │   ▲           │ │            │ │
+                  │   └───────────┘ │            │ └─ requeue: first in line again, pages back
+                  │    close_group  │            │
+                  │ abort           │ abort      │ abort: stays running; the worker must
+                  ▼                 ▼            ▼ stop it, then comes finish
+                 gone        gone, pages back
 
     waiting    holds nothing
-    admitted   holds its pages, waits for its turn
-    running    the worker writes its pages; nothing but `finish` takes them away
+    admitted   holds pages in the pool of a group, waits for its turn there
+    running    the group writes its pages; nothing but `finish` and `requeue` takes them away
 
-Requests are admitted and run in the order of arrival, with no overtaking: while the first one waits
-for pages, a smaller one behind it waits, too. Otherwise a stream of small requests could take each
-page as it comes free, and a big one would wait for ever. Nobody waits in vain, either: what could
-never fit is refused on arrival, and the first in line fits as soon as those ahead of it are gone.
+Requests are admitted in the order of arrival, with no overtaking: while the first one waits for
+pages, a smaller one behind it waits, too. Otherwise a stream of small requests could take each page
+as it comes free, and a big one would wait for ever. Nobody waits in vain, either: what could never
+fit is refused on arrival, and the first in line fits as soon as those ahead of it are gone.
+
+A request is admitted to the group that has the least to do. A group that turns idle takes the
+oldest request that it can hold, also one that was admitted elsewhere: nobody waits behind a running
+request while a group stands idle.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kit.errors import EngineError, InvalidRequestError
@@ -45,23 +52,23 @@ class Holding:
     """A request that holds pages now."""
 
     request_id: str
+    group: int
     is_running: bool
     allocation: KVAllocation
 
 
 @dataclass(frozen=True)
-class SchedulerSnapshot:
-    """How full the queue and the pool are at one moment."""
+class GroupSnapshot:
+    """One worker group and its pool at one moment."""
 
-    num_waiting: int
+    is_open: bool
+    """Whether it takes requests."""
+
     num_admitted: int
     """Admitted and not yet running."""
 
     running: str | None
     """Id of the running request."""
-
-    num_holding: int
-    """Requests that hold pages, the running one included; 0 in dense_legacy."""
 
     num_pages: int
     """Capacity of the pool; this and the next three are 0 in dense_legacy."""
@@ -72,25 +79,78 @@ class SchedulerSnapshot:
 
 
 @dataclass(frozen=True)
-class _Demand:
+class SchedulerSnapshot:
+    """How full the queue and the pools are at one moment."""
+
+    num_waiting: int
+    num_holding: int
+    """Requests that hold pages, those that run included; 0 in dense_legacy."""
+
+    groups: tuple[GroupSnapshot, ...]
+
+    @property
+    def num_admitted(self) -> int:
+        return sum(group.num_admitted for group in self.groups)
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Ids of the running requests, in the order of their groups."""
+        return tuple(group.running for group in self.groups if group.running is not None)
+
+    @property
+    def num_pages(self) -> int:
+        return sum(group.num_pages for group in self.groups)
+
+    @property
+    def num_pages_used(self) -> int:
+        return sum(group.num_pages_used for group in self.groups)
+
+    @property
+    def num_pages_free(self) -> int:
+        return sum(group.num_pages_free for group in self.groups)
+
+    @property
+    def peak_pages_used(self) -> int:
+        """Most pages of each group, added up; the groups need not have had them at once."""
+        return sum(group.peak_pages_used for group in self.groups)
+
+
+@dataclass
+class _Queued:
     num_rows: int
     num_tokens: int
+    group: int | None = None
+    """Where it is admitted; None while it waits."""
+
+    allocation: KVAllocation | None = None
+
+
+@dataclass
+class _Group:
+    kv: KVCacheManager | None
+    is_open: bool = True
+    num_admitted: int = 0
+    running: tuple[str, _Queued] | None = None
+
+    @property
+    def num_held(self) -> int:
+        return self.num_admitted + (self.running is not None)
 
 
 class Scheduler:
-    """The life of all requests of one worker group. One thread only: the engine's."""
+    """The life of all requests of a deployment. Not locked: its owner is."""
 
-    def __init__(self, kv: KVCacheManager | None, max_num_seqs: int) -> None:
-        """Without `kv` (dense_legacy) no pages are booked and nothing is refused for its size.
+    def __init__(self, pools: Sequence[KVCacheManager | None], max_num_seqs: int) -> None:
+        """One pool for each group, of equal sizes.
 
-        `max_num_seqs` is how many requests may be admitted at once, the running one included.
+        Without pools (None, dense_legacy) no pages are booked and nothing is refused for its size.
+        `max_num_seqs` is how many requests a group may hold at once, the running one included.
         """
         assert max_num_seqs > 0, "somebody must be allowed to run"
-        self._kv = kv
+        self._groups = tuple(_Group(kv) for kv in pools)
         self._max_num_seqs = max_num_seqs
-        self._waiting: OrderedDict[str, _Demand] = OrderedDict()
-        self._admitted: OrderedDict[str, KVAllocation | None] = OrderedDict()
-        self._running: Scheduled | None = None
+        self._queue: OrderedDict[str, _Queued] = OrderedDict()
+        """Waiting or admitted, the oldest first."""
 
     def add_request(
         self,
@@ -105,45 +165,59 @@ class Scheduler:
         Raises InvalidRequestError (id in use, too many rows) or CapacityError, whose message takes
         the largest size that fits from `largest_size`.
         """
-        if self._is_known(request_id):
+        if request_id in self._queue or self._group_of(request_id) is not None:
             raise InvalidRequestError(
                 f"request_id: got {request_id!r}, which is queued or running; use another id or "
                 "leave it out",
                 param="request_id",
             )
-        if self._kv is not None:
-            self._kv.check_fits(
-                num_rows, layout.kv_len, request_id=request_id, largest_size=largest_size
-            )
-        self._waiting[request_id] = _Demand(num_rows, layout.kv_len)
+        kv = self._groups[0].kv
+        if kv is not None:
+            kv.check_fits(num_rows, layout.kv_len, request_id=request_id, largest_size=largest_size)
+        self._queue[request_id] = _Queued(num_rows, layout.kv_len)
 
-    def schedule(self) -> Scheduled | None:
-        """Admit what may be admitted, then start the next request if none runs.
+    def admit(self) -> None:
+        """Book pages for those who may hold some now; call it after each change."""
+        for request_id, queued in self._queue.items():
+            if queued.group is not None:
+                continue
+            open_groups = [i for i, group in enumerate(self._groups) if group.is_open]
+            by_load = sorted(open_groups, key=lambda i: self._groups[i].num_held)
+            if not any(self._book(request_id, queued, index) for index in by_load):
+                return
 
-        Returns the request that the worker must run now; None while one runs or none is queued.
-        Call it after each change: it also books the pages of the next requests while one runs.
+    def schedule(self, group: int = 0) -> Scheduled | None:
+        """Start the next request in a group; None while one runs there, or none is for it.
+
+        Books pages as `admit` does.
         """
-        self._admit()
-        if self._running is not None or not self._admitted:
-            assert self._running or not self._waiting, "the first in line fits an empty pool"
+        self.admit()
+        own = self._groups[group]
+        if own.running is not None or not own.is_open:
             return None
-        self._running = Scheduled(*self._admitted.popitem(last=False))
-        return self._running
+        for request_id, queued in self._queue.items():
+            if queued.group == group or self._book(request_id, queued, group):
+                del self._queue[request_id]
+                own.num_admitted -= 1
+                own.running = (request_id, queued)
+                self.admit()
+                return Scheduled(request_id, queued.allocation)
+        assert not self._queue or own.num_held, "the first in line fits an empty pool"
+        return None
 
     def finish(self, request_id: str) -> None:
-        """Release the pages of the running request, however it ended.
+        """Release the pages of a running request, however it ended.
 
         The worker is done with the pages, and has scrubbed them if they held non-finite values.
         Raises EngineError, with nothing changed, for any other request.
         """
-        if self._running is None or self._running.request_id != request_id:
-            raise EngineError(
-                f"finish of request {request_id}: "
-                f"{self._running.request_id if self._running else 'no request'} is running; "
-                "finish only what schedule() returned, once"
-            )
-        self._release(self._running.allocation)
-        self._running = None
+        self._end(request_id)
+
+    def requeue(self, request_id: str) -> None:
+        """Put a running request first in line again; its pages go back. Raises as `finish`."""
+        queued = self._end(request_id)
+        self._queue[request_id] = queued
+        self._queue.move_to_end(request_id, last=False)
 
     def abort(self, request_id: str) -> bool:
         """Forget a request at once, unless it runs; True when nothing of it is left here.
@@ -151,60 +225,95 @@ class Scheduler:
         False means that it is running: tell the worker to stop it, and call `finish` when it has.
         An id that is not known gives True, because a request may end while its caller gives up.
         """
-        if self._running is not None and self._running.request_id == request_id:
+        if self._group_of(request_id) is not None:
             return False
-        if request_id in self._admitted:
-            self._release(self._admitted.pop(request_id))
-        self._waiting.pop(request_id, None)
+        queued = self._queue.pop(request_id, None)
+        if queued is not None:
+            self._unbook(queued)
         return True
+
+    def close_group(self, group: int) -> None:
+        """Give a group no more requests; those admitted to it wait again, each in its place."""
+        self._groups[group].is_open = False
+        for queued in self._queue.values():
+            if queued.group == group:
+                self._unbook(queued)
+
+    def open_group(self, group: int) -> None:
+        """Give a group requests again."""
+        self._groups[group].is_open = True
 
     def snapshot(self) -> SchedulerSnapshot:
         """Return the numbers that metrics show."""
-        pool = self._kv.pool if self._kv is not None else PagePool(0)
-        return SchedulerSnapshot(
-            num_waiting=len(self._waiting),
-            num_admitted=len(self._admitted),
-            running=self._running.request_id if self._running else None,
-            num_holding=self._num_admitted_or_running if self._kv is not None else 0,
-            num_pages=pool.num_pages,
-            num_pages_used=pool.num_used,
-            num_pages_free=pool.num_free,
-            peak_pages_used=pool.peak_used,
-        )
+        num_held = sum(group.num_held for group in self._groups if group.kv is not None)
+        num_waiting = sum(queued.group is None for queued in self._queue.values())
+        return SchedulerSnapshot(num_waiting, num_held, tuple(map(_snapshot, self._groups)))
 
     def holdings(self) -> tuple[Holding, ...]:
-        """Return who holds which pages: the running request, then those admitted, in order."""
-        running = self._running
-        held = [] if running is None else [(running.request_id, True, running.allocation)]
-        held += [(name, False, allocation) for name, allocation in self._admitted.items()]
+        """Return who holds which pages: those that run, then those admitted, the oldest first."""
+        running = [group.running for group in self._groups if group.running is not None]
+        admitted = [(name, queued) for name, queued in self._queue.items()]
         return tuple(
-            Holding(request_id, is_running, allocation)
-            for request_id, is_running, allocation in held
-            if allocation is not None
+            Holding(name, queued.group, at < len(running), queued.allocation)
+            for at, (name, queued) in enumerate([*running, *admitted])
+            if queued.group is not None and queued.allocation is not None
         )
 
-    @property
-    def _num_admitted_or_running(self) -> int:
-        return len(self._admitted) + (self._running is not None)
+    def _group_of(self, request_id: str) -> _Group | None:
+        """Return the group that runs a request."""
+        for group in self._groups:
+            if group.running is not None and group.running[0] == request_id:
+                return group
+        return None
 
-    def _is_known(self, request_id: str) -> bool:
-        return (
-            request_id in self._waiting
-            or request_id in self._admitted
-            or (self._running is not None and self._running.request_id == request_id)
-        )
+    def _end(self, request_id: str) -> _Queued:
+        group = self._group_of(request_id)
+        if group is None or group.running is None:
+            running = ", ".join(g.running[0] for g in self._groups if g.running is not None)
+            raise EngineError(
+                f"finish of request {request_id}: {running or 'no request'} is running; "
+                "finish only what schedule() returned, once"
+            )
+        queued = group.running[1]
+        group.running = None
+        group.num_admitted += 1
+        self._unbook(queued)
+        return queued
 
-    def _admit(self) -> None:
-        while self._waiting and self._num_admitted_or_running < self._max_num_seqs:
-            request_id, demand = next(iter(self._waiting.items()))
-            allocation = None
-            if self._kv is not None:
-                allocation = self._kv.reserve(request_id, demand.num_rows, demand.num_tokens)
-                if allocation is None:
-                    return
-            del self._waiting[request_id]
-            self._admitted[request_id] = allocation
+    def _book(self, request_id: str, queued: _Queued, group: int) -> bool:
+        """Admit a request to a group, away from where it is; False, and no change, if full."""
+        chosen = self._groups[group]
+        if chosen.num_held >= self._max_num_seqs:
+            return False
+        allocation = None
+        if chosen.kv is not None:
+            allocation = chosen.kv.reserve(request_id, queued.num_rows, queued.num_tokens)
+            if allocation is None:
+                return False
+        self._unbook(queued)
+        queued.group, queued.allocation = group, allocation
+        chosen.num_admitted += 1
+        return True
 
-    def _release(self, allocation: KVAllocation | None) -> None:
-        if self._kv is not None and allocation is not None:
-            self._kv.release(allocation)
+    def _unbook(self, queued: _Queued) -> None:
+        """Take a request from its group, if it has one; its pages go back."""
+        if queued.group is None:
+            return
+        group = self._groups[queued.group]
+        if group.kv is not None and queued.allocation is not None:
+            group.kv.release(queued.allocation)
+        group.num_admitted -= 1
+        queued.group = queued.allocation = None
+
+
+def _snapshot(group: _Group) -> GroupSnapshot:
+    pool = group.kv.pool if group.kv is not None else PagePool(0)
+    return GroupSnapshot(
+        is_open=group.is_open,
+        num_admitted=group.num_admitted,
+        running=None if group.running is None else group.running[0],
+        num_pages=pool.num_pages,
+        num_pages_used=pool.num_used,
+        num_pages_free=pool.num_free,
+        peak_pages_used=pool.peak_used,
+    )

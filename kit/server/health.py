@@ -36,9 +36,10 @@ def install_health(app: FastAPI, engine: ImageEngine, settings: ServerSettings) 
             "status": "ready" if reason is None else "not ready",
             "reason": reason,
             "num_queued_requests": status.waiting + status.admitted,
-            "num_running_requests": 0 if status.running is None else 1,
+            "num_running_requests": len(status.running),
             "num_steps_total": status.num_steps_total,
             "last_step_age_s": status.last_step_age_s,
+            "groups": [group.state for group in status.groups],
         }
         return JSONResponse(body, status_code=200 if reason is None else 503)
 

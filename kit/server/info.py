@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel, JsonValue
 
-from kit.config.deploy import leaf_values
+from kit.config.deploy import executor_backend, leaf_values
 from kit.engine.engine import ImageEngine
 from kit.engine.images import IMAGE_FORMATS
 from kit.engine.preprocess import (
@@ -60,6 +60,31 @@ class KVInfo(BaseModel):
     page_bytes: int
     num_pages: int
     pool_bytes: int
+    """These three: on each rank."""
+
+
+class GroupInfo(BaseModel):
+    """A worker group: ranks that run one request at a time together."""
+
+    index: int
+    state: str
+    """starting, ready, restarting, or down: lost too often and given up."""
+
+    num_pages: int
+    num_restarts: int
+    fault: str | None
+    """Why it was lost the last time."""
+
+
+class WorkersInfo(BaseModel):
+    """Where requests run."""
+
+    executor: str
+    topology: str
+    """How the ranks of a group share a request, e.g. TP2+CFG2."""
+
+    ranks_per_group: int
+    groups: list[GroupInfo]
 
 
 class Size(BaseModel):
@@ -82,6 +107,7 @@ class Info(BaseModel):
     device: str
     dtype: str
     kv: KVInfo
+    workers: WorkersInfo
     deployment: dict[str, Setting]
     sizes: list[Size]
     defaults: dict[str, JsonValue]
@@ -124,8 +150,23 @@ def install_info(app: FastAPI, engine: ImageEngine, settings: ServerSettings) ->
                 kernel_version=worker.kernel_version,
                 page_size=worker.page_size,
                 page_bytes=status.page_bytes,
-                num_pages=status.pages.total,
+                num_pages=status.groups[0].pages.total,
                 pool_bytes=worker.pool_bytes,
+            ),
+            workers=WorkersInfo(
+                executor=executor_backend(engine.config),
+                topology=str(engine.topology),
+                ranks_per_group=engine.topology.size,
+                groups=[
+                    GroupInfo(
+                        index=group.index,
+                        state=group.state,
+                        num_pages=group.pages.total,
+                        num_restarts=group.num_restarts,
+                        fault=group.fault,
+                    )
+                    for group in status.groups
+                ],
             ),
             deployment=_deployment(engine),
             sizes=[_size(engine, bucket) for bucket in engine.preprocessor.sizes],

@@ -39,7 +39,8 @@ def open_listener(host: str, port: int) -> socket.socket:
         else:
             reason = f"cannot be listened on at {host}: {error.strerror}"
             remedy = "choose an address of this machine and a port that you may use"
-        raise ConfigError("--port", reason, value=port, source=_SOURCE, remedy=remedy) from error
+        # It may be the default: nobody need have set it.
+        raise ConfigError("--port", reason, value=port, remedy=remedy) from error
     # Accepted connections inherit it. asyncio sets it only on sockets whose `proto` says TCP, which
     # those of create_server do not: each answer would wait 40 ms for the client's delayed ACK.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -47,12 +47,12 @@ class Service:
 
     async def start(self, public: PublicRequest) -> RunningRequest:
         """Queue a request; raises what ImageEngine.submit raises."""
-        limit = self.engine.config.stage.max_queued_requests
+        limit, num_running = self.engine.config.stage.max_queued_requests, self.engine.num_groups
         # No later time is a better one for it, so this is no overload.
-        if len(public.children) > limit + 1:
+        if len(public.children) > limit + num_running:
             raise InvalidRequestError(
-                f"n: got {len(public.children)}, but one picture runs and {limit} wait at most "
-                f"(max_queued_requests); ask for fewer at once",
+                f"n: got {len(public.children)}, but pictures that run are at most {num_running} "
+                f"and those that wait {limit} (max_queued_requests); ask for fewer at once",
                 param="n",
             )
         running = RunningRequest(self.engine, public)

@@ -5,24 +5,19 @@ Nothing here names the host, a user or a folder: reports and records are made to
 
 from __future__ import annotations
 
-import csv
 import importlib
-import math
 import os
 import platform
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
 import psutil
-from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-"""For what is read back from a file: unknown fields and wrong types are refused."""
+from kit.telemetry.accelerators import Accelerator, cann_version, find_accelerators
+from kit.telemetry.strict import STRICT
 
 PACKAGES = (
     "hunyuan-paged-kit",
@@ -47,9 +42,6 @@ THREAD_VARIABLES = (
     "KMP_AFFINITY",
 )
 
-_SMI_FIELDS = ("name", "driver_version", "memory.total", "power.limit", "clocks.max.sm")
-_COMMAND_TIMEOUT_S = 20
-
 
 @dataclass(frozen=True, config=STRICT)
 class TorchBuild:
@@ -62,19 +54,6 @@ class TorchBuild:
     """Vector instructions that torch's CPU kernels use here, e.g. AVX2."""
 
     num_threads: int
-
-
-@dataclass(frozen=True, config=STRICT)
-class Accelerator:
-    """One device as its driver describes it."""
-
-    name: str
-    driver: str
-    memory_mib: float | None
-    """This and the next two are None where the driver does not tell."""
-
-    power_limit_w: float | None
-    max_clock_mhz: float | None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -103,7 +82,7 @@ class SystemEnvironment:
 
     accelerators: tuple[Accelerator, ...]
     packages: Mapping[str, str]
-    """Version of each package that matters, those that are installed."""
+    """Version of each package that matters, those that are installed; of CANN beside an NPU."""
 
 
 def capture_environment() -> SystemEnvironment:
@@ -121,32 +100,9 @@ def capture_environment() -> SystemEnvironment:
             name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ
         },
         torch=_torch_build(),
-        accelerators=_accelerators(),
-        packages=package_versions(PACKAGES),
+        accelerators=find_accelerators(),
+        packages=package_versions(PACKAGES) | cann_version(),
     )
-
-
-def parse_accelerators(text: str) -> tuple[Accelerator, ...]:
-    """Read nvidia-smi's CSV of `_SMI_FIELDS`; lines of another form are left out."""
-    rows = csv.reader(text.splitlines(), skipinitialspace=True)
-    return tuple(
-        Accelerator(row[0], row[1], *(_number(field) for field in row[2:]))
-        for row in rows
-        if len(row) == len(_SMI_FIELDS)
-    )
-
-
-def command_output(command: Sequence[str]) -> str | None:
-    """Return what a command prints, or None when it is not there, fails or hangs."""
-    if shutil.which(command[0]) is None:
-        return None
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=True
-        )
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return None
-    return done.stdout
 
 
 def package_versions(names: Sequence[str]) -> dict[str, str]:
@@ -170,11 +126,6 @@ def cpu_model() -> str:
     return models[0] if models else platform.processor() or "unknown"
 
 
-def _accelerators() -> tuple[Accelerator, ...]:
-    query = ["nvidia-smi", f"--query-gpu={','.join(_SMI_FIELDS)}", "--format=csv,noheader,nounits"]
-    return parse_accelerators(command_output(query) or "")
-
-
 def _torch_build() -> TorchBuild | None:
     # By name: what imports this module must not need torch.
     try:
@@ -195,11 +146,3 @@ def _num_usable_cpus() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
         return os.cpu_count() or 1
-
-
-def _number(field: str) -> float | None:
-    try:
-        value = float(field)
-    except ValueError:  # the driver writes [N/A]
-        return None
-    return value if math.isfinite(value) else None

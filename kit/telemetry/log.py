@@ -13,10 +13,16 @@ def get_logger(area: str) -> logging.Logger:
     return logging.getLogger(f"{LOGGER_NAME}.{area}")
 
 
-def configure_logging(level: int = logging.INFO) -> None:
-    """Send the kit's log lines to standard error; called once, by a command."""
+def configure_logging(level: int = logging.INFO, *, rank: str | None = None) -> None:
+    """Send the kit's log lines to standard error; called once, by a command or a rank's process.
+
+    rank: how lines call the rank; None for a process that is none.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s [%(name)s] %(message)s"))
+    where = "" if rank is None else f" {rank}"
+    handler.setFormatter(
+        logging.Formatter(f"%(levelname)s %(asctime)s [%(name)s{where}] %(message)s")
+    )
     logger = logging.getLogger(LOGGER_NAME)
     logger.handlers[:] = [handler]
     logger.setLevel(level)

@@ -70,6 +70,11 @@ class EngineMetrics:
         self._requests = Counter(
             "kit_requests", "Requests by how they ended.", ["outcome"], registry=registry
         )
+        self._restarts = Counter(
+            "kit_worker_restarts",
+            "Times that a worker group was started again after it was lost.",
+            registry=registry,
+        )
         # A series that appears with its first event hides that event from rate().
         for phase in PHASES:
             self._request_seconds.labels(phase)
@@ -102,6 +107,10 @@ class EngineMetrics:
     def count_error(self, error: BaseException) -> None:
         """Count a request that was refused or gave no image."""
         self._requests.labels(outcome_of(error)).inc()
+
+    def count_restart(self) -> None:
+        """Count a worker group that starts again."""
+        self._restarts.inc()
 
     def exposition(self) -> tuple[bytes, str]:
         """Return every metric in Prometheus' text format, and its content type."""

@@ -20,18 +20,22 @@ from kit.model.fused import expert_layer
 from kit.model.loader import load_reference_encoder, load_transformer, load_vae_decoder
 from kit.model.offload import StreamedLayers, WaitingModule
 from kit.model.reference_encoder import ReferenceEncoder
+from kit.model.shard import Shard
 from kit.model.vae_tiling import decode_tiled
 from kit.modelspec.config import load_model_config
+from kit.parallel.group import Mesh, join_mesh
 from kit.pipeline.denoise import DenoiseLoop
 from kit.pipeline.graphs import StepGraphs
 from kit.pipeline.postprocess import to_pixels
 from kit.pipeline.references import EncodedReferences, encode_references
+from kit.pipeline.rows import share_rows
 from kit.pipeline.schedule import preview_steps
 from kit.pipeline.trace import Trace
 from kit.platforms.base import Platform
 from kit.platforms.detect import open_platform
 from kit.request import StepEvent
 from kit.telemetry.log import get_logger
+from kit.worker.facts import describe_platform
 
 OnStep = Callable[[StepEvent], None]
 IsCancelled = Callable[[], bool]
@@ -40,10 +44,13 @@ logger = get_logger("worker")
 
 
 class ModelRunner:
-    """Loads a checkpoint and turns RunRequests into images; `backend` owns the keys and values."""
+    """Loads a checkpoint and turns RunRequests into images; `backend` owns the keys and values.
+
+    One rank of a worker group: all of them get the same requests in the same order.
+    """
 
     def __init__(self, config: WorkerConfig) -> None:
-        """Load everything; raises CheckpointError, UnsupportedError or ConfigError."""
+        """Meet the other ranks and load; CheckpointError, UnsupportedError or ConfigError."""
         started = time.perf_counter()
         folder = Path(config.model_path)
         _, _, ordinal = config.device.partition(":")
@@ -53,6 +60,8 @@ class ModelRunner:
         prepare_device(device)
         dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
         model_config = load_model_config(folder)
+        self._mesh: Mesh = join_mesh(config.topology, config.rank, device, config.rendezvous)
+        shard = Shard.of(self._mesh, whole_experts=config.whole_experts)
         self.backend: KVBackend = create_backend(
             device=device,
             kv_mode=config.kv_mode,
@@ -62,13 +71,30 @@ class ModelRunner:
             page_size=config.page_size,
             num_pages=config.num_pages,
             fixed_addresses=config.use_graphs,
+            head_ranks=shard.head_ranks,
+            row_ranks=config.topology.cfg,
         )
+        bytes_read: list[int] = []
+        reading = time.perf_counter()
         self._model = load_transformer(
-            folder, model_config, device=device, dtype=dtype, stream_layers=config.stream_layers
+            folder,
+            model_config,
+            device=device,
+            dtype=dtype,
+            on_bytes=bytes_read.append,
+            stream_layers=config.stream_layers,
+            shard=shard,
+            show_progress=self._mesh.is_leader,
         )
         vae_dtype = torch.float16 if config.vae_dtype == "float16" else torch.float32
         self._vae = load_vae_decoder(
-            folder, model_config, device=device, dtype=vae_dtype, waits=config.vae_waits
+            folder,
+            model_config,
+            device=device,
+            dtype=vae_dtype,
+            on_bytes=bytes_read.append,
+            waits=config.vae_waits,
+            show_progress=self._mesh.is_leader,
         )
         self._encoder: ReferenceEncoder | None = None
         modules: list[nn.Module] = [self._model, self._vae]
@@ -79,10 +105,15 @@ class ModelRunner:
                 device=device,
                 dtype=dtype,
                 vae_dtype=vae_dtype,
+                on_bytes=bytes_read.append,
                 waits=config.vae_waits,
+                show_progress=self._mesh.is_leader,
             )
             modules.append(self._encoder)
+        self._platform.synchronize()
+        reading = time.perf_counter() - reading
         self._tiling = config.vae_tiling
+        self._vae_ranks = self._mesh.first(config.vae_ranks)
         self._waiting = {m: WaitingModule(m, device) for m in modules[1:] if config.vae_waits}
         self._graphs = StepGraphs(self._model) if config.use_graphs else None
         waiting = [tensor for module in self._waiting.values() for tensor in module.host_tensors]
@@ -101,22 +132,44 @@ class ModelRunner:
             weight_bytes=_num_bytes(p for p in parameters if p.device == device),
             host_weight_bytes=_num_bytes(waiting),
             load_time_s=time.perf_counter() - started,
-            expert_layer=expert_layer(device, dtype),
+            platform=describe_platform(device),
+            bytes_read=sum(bytes_read),
+            read_time_s=reading,
+            expert_layer=expert_layer(self._model),
         )
         self._paged_path_logged = False
+        logger.info(
+            "rank %d of %s: read %.1f MiB in %.2f s, %.0f MiB/s; weights %.1f MiB",
+            config.rank,
+            config.topology,
+            self.info.bytes_read / 2**20,
+            reading,
+            self.info.bytes_read / 2**20 / reading,
+            self.info.weight_bytes / 2**20,
+        )
+
+    def close(self) -> None:
+        """Leave the group; a rank that is alone has nothing to leave."""
+        self._graphs = None  # they hold the exchanges of the group
+        self._mesh.close()
 
     @torch.inference_mode()
     def run(self, run: RunRequest, on_step: OnStep, is_cancelled: IsCancelled) -> RunResult:
         """Denoise and decode one request; raises CancelledError, WorkerError, KVCacheError.
 
-        Looks at `is_cancelled` between steps. A request that does not end well has its keys and
-        values scrubbed before this returns, so that its pages can be released.
+        Looks at `is_cancelled` between steps: what one rank sees ends the request on all. A request
+        that does not end well has its keys and values scrubbed before this returns, so that its
+        pages can be released. `run.allocation` is for this rank's rows. After any other exception
+        the other ranks wait for this one, so its process must end.
         """
-        kv = self.backend.open(run.rows.layout, run.rows.num_rows, run.allocation)
+        rows = share_rows(run.rows.num_rows, self._mesh.cfg)
+        kv = self.backend.open(run.rows.layout, rows.num_own, run.allocation)
         try:
             return self._run(run, kv, on_step, is_cancelled)
         except torch.OutOfMemoryError as error:
             kv.scrub()
+            if self._mesh.topology.size > 1:
+                raise
             raise WorkerError(
                 f"request {run.request_id}: {self.info.device} ran out of memory ({error}); lower "
                 "kv_cache_memory_bytes or gpu_memory_utilization, or ask for a smaller image"
@@ -132,13 +185,13 @@ class ModelRunner:
         started = time.perf_counter()
         references = self._encode(run, trace)
         reference_time = time.perf_counter() - started
-        loop = DenoiseLoop(self._model, kv, run, trace, self._graphs, references)
+        loop = DenoiseLoop(self._model, kv, run, trace, self._graphs, self._mesh.cfg, references)
         previewed = preview_steps(loop.num_steps, run.num_partial_images)
         step_times: list[float] = []
         tokens_written: list[int] = []
         preview_time = 0.0
         while not loop.finished:
-            _check_not_cancelled(run, loop, is_cancelled)
+            self._check_not_cancelled(run, loop, is_cancelled)
             started = time.perf_counter()
             tokens = loop.step()
             self._platform.synchronize()
@@ -147,7 +200,7 @@ class ModelRunner:
             self._log_paged_path(kv)
             preview = None
             if loop.step_index in previewed:
-                _check_finite(run, loop)
+                self._check_finite(run, loop)
                 _, preview, seconds = self._decode(loop.clean_estimate())
                 preview_time += seconds
             on_step(
@@ -160,10 +213,10 @@ class ModelRunner:
                     preview,
                 )
             )
-        _check_not_cancelled(run, loop, is_cancelled)
-        _check_finite(run, loop)
+        self._check_not_cancelled(run, loop, is_cancelled)
+        self._check_finite(run, loop)
         decoded, pixels, decode_time = self._decode(loop.latents)
-        if trace is not None and run.trace_path is not None:
+        if trace is not None and run.trace_path is not None and self._mesh.is_leader:
             trace.add("vae_decode_out", decoded[:, :, None].float())
             trace.add("image_u8", torch.from_numpy(pixels)[None])
             trace.save(Path(run.trace_path))
@@ -193,12 +246,40 @@ class ModelRunner:
         return nullcontext() if waiting is None else waiting.on_card()
 
     def _decode(self, latents: Tensor) -> tuple[Tensor, npt.NDArray[np.uint8], float]:
-        """Return the decoder's float [1, 3, H, W], its pixels, and the seconds both took."""
+        """Return the decoder's float [1, 3, H, W], its pixels, and the seconds both took.
+
+        The first `vae_ranks` ranks decode together, for the leader: others return nothing of no
+        size.
+        """
         started = time.perf_counter()
+        nothing = latents.new_empty(1, 3, 0, 0), np.empty((0, 0, 3), np.uint8), 0.0
+        if self._vae_ranks is None:
+            return nothing
         with self._on_card(self._vae):
-            decoded = decode_tiled(self._vae, latents) if self._tiling else self._vae(latents)
+            if self._tiling:
+                decoded = decode_tiled(self._vae, latents)
+            else:
+                decoded = self._vae(latents, self._vae_ranks)
+        if not self._mesh.is_leader:
+            return nothing
         pixels = to_pixels(decoded)
         return decoded, pixels, time.perf_counter() - started
+
+    def _check_not_cancelled(
+        self, run: RunRequest, loop: DenoiseLoop, is_cancelled: IsCancelled
+    ) -> None:
+        if self._mesh.any(is_cancelled()):
+            raise CancelledError(
+                f"request {run.request_id} was cancelled after step {loop.step_index}"
+            )
+
+    def _check_finite(self, run: RunRequest, loop: DenoiseLoop) -> None:
+        if self._mesh.any(not bool(torch.isfinite(loop.latents).all())):
+            raise WorkerError(
+                f"request {run.request_id} has non-finite latents after step {loop.step_index}; "
+                "its keys and values were scrubbed. Check the checkpoint's weights or try dtype "
+                "float32"
+            )
 
     def _log_paged_path(self, kv: RequestKV) -> None:
         """Say once that pages were really read; the kernel's own count is the proof."""
@@ -229,16 +310,3 @@ def prepare_device(device: torch.device) -> None:
 
 def _num_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
-
-
-def _check_not_cancelled(run: RunRequest, loop: DenoiseLoop, is_cancelled: IsCancelled) -> None:
-    if is_cancelled():
-        raise CancelledError(f"request {run.request_id} was cancelled after step {loop.step_index}")
-
-
-def _check_finite(run: RunRequest, loop: DenoiseLoop) -> None:
-    if not bool(torch.isfinite(loop.latents).all()):
-        raise WorkerError(
-            f"request {run.request_id} has non-finite latents after step {loop.step_index}; its "
-            "keys and values were scrubbed. Check the checkpoint's weights or try dtype float32"
-        )

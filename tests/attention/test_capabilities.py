@@ -21,6 +21,7 @@ from kit.errors import ConfigError, UnsupportedError
 
 HOPPER = (9, 0)
 AMPERE = (8, 0)
+MODES: tuple[KVMode, ...] = ("dense_legacy", "paged_scheduler")
 
 FLASH_3_FLAGS = {"FLASHATTENTION_DISABLE_HDIM96": True, "FLASHATTENTION_DISABLE_PAGEDKV": False}
 
@@ -239,13 +240,13 @@ def torch_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("torch_npu")
 def test_kernels_of_an_npu() -> None:
-    assert kernel("FLASH_ATTN", "npu", "paged_scheduler") == "ascend_fia"
     assert kernel("TORCH_SDPA", "npu", "dense_legacy") == "torch_sdpa"
-    with pytest.raises(UnsupportedError, match="reads pages only; use TORCH_SDPA"):
-        kernel("FLASH_ATTN", "npu", "dense_legacy")
-    # Flash on a card runs these as the next larger size, an NPU does not.
-    for head_dim in (32, 96, 192):
-        with pytest.raises(UnsupportedError, match=f"no head size {head_dim}, built are 64, 128"):
-            kernel("FLASH_ATTN", "npu", "paged_scheduler", head_dim=head_dim)
-    with pytest.raises(ConfigError, match="takes bfloat16"):
-        kernel("FLASH_ATTN", "npu", "paged_scheduler", dtype="float32")
+    for mode in MODES:
+        assert kernel("FLASH_ATTN", "npu", mode) == "ascend_fia"
+        # Flash on a card runs these as the next larger size, an NPU does not.
+        for head_dim in (32, 96, 192):
+            said = f"no head size {head_dim}, built are 64, 128"
+            with pytest.raises(UnsupportedError, match=said):
+                kernel("FLASH_ATTN", "npu", mode, head_dim=head_dim)
+        with pytest.raises(ConfigError, match="takes bfloat16"):
+            kernel("FLASH_ATTN", "npu", mode, dtype="float32")

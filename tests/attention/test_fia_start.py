@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import fia_emulation
+import npu_emulation
 import pytest
 import torch
 from fia_emulation import CALLS
+from fia_faults import arguments
 from torch import Tensor
 
-from kit.attention.ascend.fia import FiaPaged
 from kit.attention.ascend.limits import check_call, check_heads, check_pool
 from kit.attention.ascend.operators import Operators, load_operators
-from kit.attention.ascend.start import RELATIVE_LIMIT, open_fia, self_test
+from kit.attention.ascend.start import RELATIVE_LIMIT, open_dense, open_paged, self_test
 from kit.errors import ConfigError, KitError, KVCacheError, UnsupportedError, WorkerError
 from kit.kv.geometry import KVGeometry
 from kit.kv.manager import KVCacheManager
@@ -26,30 +27,21 @@ from kit.kv.store import KVShape
 SHAPE = KVShape(2, 2, 64, torch.bfloat16, torch.device("cpu"))
 NUM_HEADS = 4
 
-Change = Callable[[dict[str, Any]], None]
-
 
 @pytest.fixture
 def operators(monkeypatch: pytest.MonkeyPatch) -> Operators:
-    fia_emulation.install(monkeypatch.setitem)
+    npu_emulation.install(monkeypatch.setitem)
     return load_operators()
-
-
-def changed(operators: Operators, change: Change) -> Operators:
-    def attend(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
-        change(given)
-        return operators.attend(q, k, v, **given)
-
-    return replace(operators, attend=attend)
 
 
 def test_several_rows_in_a_call_are_chosen_where_they_work(
     operators: Operators, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "kit"):
-        kernel = open_fia(operators, SHAPE, NUM_HEADS, 40)
-    assert kernel.version == "torch-npu 0+emulated TND"
-    assert [record.levelname for record in caplog.records] == ["INFO"]
+        kernel = open_paged(operators, SHAPE, NUM_HEADS, 40)
+    assert kernel.version == f"{operators.version} TND"
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
+    assert "rotation runs on torch-npu's operators" in caplog.text
     layouts = {given["input_layout"] for name, given in CALLS if name == "attend"}
     assert layouts == {"TND"}
     # Both kinds of segment, past 512 keys.
@@ -71,90 +63,98 @@ def wrong_rows(given: dict[str, Any]) -> None:
     ("fault", "said"), [(refuse_rows, "error code is 561002"), (wrong_rows, "segments are wrong")]
 )
 def test_a_stack_that_cannot_take_several_rows_gets_one_row_a_call(
-    operators: Operators, fault: Change, said: str, caplog: pytest.LogCaptureFixture
+    operators: Operators,
+    fault: Callable[[dict[str, Any]], None],
+    said: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING, "kit"):
-        kernel = open_fia(changed(operators, fault), SHAPE, NUM_HEADS, 40)
+        kernel = open_paged(arguments(fault)(operators), SHAPE, NUM_HEADS, 40)
     assert kernel.version.endswith("BSH")
     (warning,) = caplog.messages
     assert said in warning
     assert "once for each row (BSH)" in warning
 
 
-def causal_as_full(given: dict[str, Any]) -> None:
-    given["sparse_mode"] = 0
-    given.pop("atten_mask", None)
-
-
-def full_as_causal(given: dict[str, Any]) -> None:
-    given["sparse_mode"] = 3
-    given["atten_mask"] = torch.ones(2048, 2048, dtype=torch.int8).triu(1)
-
-
-def cumulative(given: dict[str, Any]) -> None:
-    lengths = given["actual_seq_lengths_kv"]
-    given["actual_seq_lengths_kv"] = [sum(lengths[: i + 1]) for i in range(len(lengths))]
-
-
-def stops_at_512(given: dict[str, Any]) -> None:
-    if not given["sparse_mode"]:
-        given["actual_seq_lengths_kv"] = [min(n, 512) for n in given["actual_seq_lengths_kv"]]
-
-
-def reads_a_page_too_many(given: dict[str, Any]) -> None:
-    """The next page is one of NaN, so a device that reads on gives NaN."""
-    table = given["block_table"]
-    nan = torch.full_like(table[:, :1], 1000)
-    given["block_table"] = torch.cat((table, nan), dim=1)
-    given["actual_seq_lengths_kv"] = [n + 128 for n in given["actual_seq_lengths_kv"]]
-
-
-FAULTS: dict[str, Change] = {
-    "scale left out": lambda given: given.update(scale=1.0),
-    "causal as full": causal_as_full,
-    "full as causal": full_as_causal,
-    "cumulative key lengths": cumulative,
-    "keys past 512 are lost": stops_at_512,
-    "page tables swapped": lambda given: given.update(
-        block_table=given["block_table"].flip(0).contiguous()
-    ),
-    "pages in the order of their ids": lambda given: given.update(
-        block_table=given["block_table"].sort(dim=1).values
-    ),
-    "a page too many": reads_a_page_too_many,
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
-def test_the_self_test_finds(operators: Operators, fault: Change) -> None:
-    kernel = FiaPaged(changed(operators, fault), NUM_HEADS)
-    assert self_test(kernel, SHAPE, NUM_HEADS) is not None
-    assert self_test(FiaPaged(operators, NUM_HEADS), SHAPE, NUM_HEADS) is None
-
-
-def test_a_write_that_loses_the_last_token_is_found(operators: Operators) -> None:
-    def write(k: Tensor, v: Tensor, *pages: Tensor, **given: Any) -> None:
-        keys, values, slots = pages
-        operators.write(k[:-1], v[:-1], keys, values, slots[:-1], **given)
-
-    kernel = FiaPaged(replace(operators, write=write), NUM_HEADS)
-    assert "nan" in str(self_test(kernel, SHAPE, NUM_HEADS))
-
-
 def test_a_start_without_any_good_form_names_both(operators: Operators) -> None:
-    broken = changed(operators, lambda given: given.update(scale=1.0))
+    broken = arguments(lambda given: given.update(scale=1.0))(operators)
     with pytest.raises(UnsupportedError, match=r"TND: .*BSH: .*TORCH_SDPA") as caught:
-        open_fia(broken, SHAPE, NUM_HEADS, 40)
+        open_paged(broken, SHAPE, NUM_HEADS, 40)
     assert f"{RELATIVE_LIMIT:g}" in str(caught.value)
+    with pytest.raises(UnsupportedError, match=r"BSH: 12 of 12 segments are wrong.*TORCH_SDPA"):
+        open_dense(broken, SHAPE, NUM_HEADS)
+
+
+def test_contiguous_rows_are_read_without_a_page_table(
+    operators: Operators, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "kit"):
+        kernel = open_dense(operators, SHAPE, NUM_HEADS)
+    assert kernel.version == f"{operators.version} BSH"
+    assert "over contiguous rows passed" in caplog.text
+    reads = [given for name, given in CALLS if name == "attend"]
+    assert {given.get("sparse_mode", 0) for given in reads} == {0, 3}
+    assert not any("block_table" in given for given in reads)
+
+
+def turned_back(right: Any, x: Tensor, cos: Tensor, sin: Tensor, **given: Any) -> Tensor:
+    return right(x, cos, -sin, **given)
+
+
+def in_neighbours(right: Any, x: Tensor, cos: Tensor, sin: Tensor, **given: Any) -> Tensor:
+    return right(x, cos, sin, **given | {"rotary_mode": "interleave"})
+
+
+def lost(right: Any, *tensors: Tensor, **given: Any) -> Tensor:
+    return right(*tensors, **given) * torch.nan
+
+
+def refused(*_: Any, **__: Any) -> Tensor:
+    raise RuntimeError("error code is 161002")
+
+
+def of_another_release(right: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return right(x, cos, sin)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (turned_back, "off by"),
+        (in_neighbours, "off by"),
+        (lost, "off by nan"),
+        (refused, r"refused \(error code is 161002"),
+        (of_another_release, "rotary_mode"),
+        (None, "has no npu_rotary_mul"),
+    ],
+)
+def test_a_rotation_that_does_not_pass_runs_in_plain_torch(
+    operators: Operators,
+    fault: Any,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    module = npu_emulation.installed()
+    if fault is None:
+        monkeypatch.delattr(module, "npu_rotary_mul")
+    else:
+        monkeypatch.setattr(module, "npu_rotary_mul", partial(fault, module.npu_rotary_mul))
+    with caplog.at_level(logging.WARNING, "kit"):
+        kernel = open_paged(operators, SHAPE, NUM_HEADS, 40)
+    (warning,) = caplog.messages
+    assert re.search(f"rotation runs in plain torch: .*{said}", warning)
+    # Nothing else depends on it.
+    assert kernel.version.endswith("TND")
+    assert self_test(kernel, SHAPE, NUM_HEADS) is None
 
 
 def test_without_torch_npu_or_an_operator_the_reason_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module = fia_emulation.stub_torch_npu()
-    del module.npu_scatter_pa_kv_cache
-    monkeypatch.setitem(sys.modules, "torch_npu", module)
-    with pytest.raises(UnsupportedError, match=r"0\+emulated has no npu_scatter_pa_kv_cache"):
+    npu_emulation.install(monkeypatch.setitem)
+    monkeypatch.delattr(npu_emulation.installed(), "npu_scatter_pa_kv_cache")
+    with pytest.raises(UnsupportedError, match=r"torch-npu \S+ has no npu_scatter_pa_kv_cache"):
         load_operators()
     monkeypatch.setitem(sys.modules, "torch_npu", None)
     with pytest.raises(UnsupportedError, match="torch-npu is not installed"):

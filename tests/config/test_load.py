@@ -24,11 +24,12 @@ STAGE_FIELDS = [name for name in FIELDS if name.startswith("stage.")]
 COMPANIONS: dict[str, dict[str, Any]] = {
     "diffusion_kv_mode": {"diffusion_kv_max_rows_per_request": 2},
     "sequence_parallel_size": {"ulysses_degree": 2},
+    "vae_patch_parallel_size": {"tensor_parallel_size": 2},
     "height": {"default_sampling_params": {"width": 512}},
     "width": {"default_sampling_params": {"height": 512}},
 }
 # Known sizes of which the kit implements 1 only.
-ONE_ONLY = ("ring_degree", "allgather_degree", "pipeline_parallel_size", "vae_patch_parallel_size")
+ONE_ONLY = ("ring_degree", "allgather_degree", "pipeline_parallel_size")
 
 
 def sample(dotted: str, info: FieldInfo) -> object:

@@ -121,11 +121,25 @@ def test_paged_requires_rows(write: Callable[..., Path], rows: dict[str, None]) 
             "set pipeline_parallel_size to 1",
         ),
         (
-            {"vae_patch_parallel_size": 2},
+            {"vae_patch_parallel_size": 4, "ulysses_degree": 3, "tensor_parallel_size": 2},
+            "parallel_config.vae_patch_parallel_size",
+            4,
+            "must divide 6, the ranks that share a request (tensor x sequence x cfg)",
+            "use one of 1, 2, 3, 6",
+        ),
+        (
+            {"vae_patch_parallel_size": 2, "data_parallel_size": 2},
             "parallel_config.vae_patch_parallel_size",
             2,
-            "known vLLM-Omni field; this kit does not decode an image on several ranks",
-            "set vae_patch_parallel_size to 1",
+            "must divide 1, the ranks",
+            "use one of 1",
+        ),
+        (
+            {"vae_patch_parallel_size": 2, "ulysses_degree": 2, "vae_use_tiling": True},
+            "parallel_config.vae_patch_parallel_size",
+            2,
+            "vae_use_tiling (set by --stage-overrides) decodes tiles one by one",
+            "set vae_use_tiling to false, or vae_patch_parallel_size to 1",
         ),
         (
             {"sequence_parallel_size": 4, "ulysses_degree": 2},

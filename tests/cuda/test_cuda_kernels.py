@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -94,6 +96,35 @@ def test_group_norm(
     assert relative(seen, F.silu(wanted) if silu else wanted) < limit
 
 
+@pytest.mark.parametrize("heights", [(40, 24), (5, 59), (16, 16, 16, 16)])
+def test_group_norm_of_strips_is_that_of_the_whole(
+    draw: torch.Generator, heights: tuple[int, ...]
+) -> None:
+    """Each strip normalised by the moments of all, as ranks do."""
+    from kit.kernels.group_norm import group_norm
+
+    x = normal(draw, 1, 128, 2, 64, 48) + torch.linspace(10, 20, 64, device=CUDA)[:, None]
+    x = x.half()
+    weight, bias = (normal(draw, 128, dtype=torch.float16) for _ in range(2))
+    strips = x.split(heights, dim=-2)
+    moments: list[Tensor] = []
+
+    def keep(own: Tensor) -> Tensor:
+        moments.append(own)
+        return own.repeat(len(heights), 1, 1)
+
+    def norm(strip: Tensor, gather: Callable[[Tensor], Tensor]) -> Tensor:
+        return group_norm(
+            strip, 32, weight, bias, 1e-6, silu=True, num_ranks=len(heights), gather=gather
+        )
+
+    for strip in strips:
+        norm(strip, keep)
+    seen = torch.cat([norm(strip, lambda _: torch.cat(moments)) for strip in strips], dim=-2)
+    wanted = F.group_norm(x.double(), 32, weight.double(), bias.double(), 1e-6)
+    assert relative(seen, F.silu(wanted)) < 1e-3
+
+
 @pytest.mark.parametrize(
     ("hidden", "num_experts", "top_k"), [(4096, 64, 8), (256, 8, 2), (96, 8, 2)]
 )
@@ -125,6 +156,39 @@ def test_pairs_are_sorted_by_expert_in_token_order(draw: torch.Generator) -> Non
     assert torch.equal(places.flatten().long()[order], torch.arange(len(pairs), device=CUDA))
     assert torch.equal(sources.long(), order // 3)
     assert torch.equal(ends.long(), pairs.bincount(minlength=9).cumsum(0))
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+@torch.inference_mode()
+def test_terms_of_ranks_add_up_to_the_expert_layer(draw: torch.Generator, num_ranks: int) -> None:
+    from kit.kernels.experts import experts
+    from kit.kernels.routing import route
+
+    hidden, width, num_experts = 1024, 3072, 64
+    up = normal(draw, num_experts, 2 * width, hidden) * hidden**-0.5
+    down = normal(draw, num_experts, hidden, width) * width**-0.5
+    router = torch.randn(num_experts, hidden, generator=draw, device=CUDA) * hidden**-0.5
+    tokens = normal(draw, 1500, hidden)
+    shared = torch.zeros_like(tokens)
+    weights, indices = route(tokens, router, 8)
+    whole = experts(tokens, weights, indices, up, down, shared)
+    few, part = num_experts // num_ranks, width // num_ranks
+    placed, sliced = (torch.zeros_like(tokens, dtype=torch.float32) for _ in range(2))
+    for rank in range(num_ranks):
+        own = slice(rank * few, (rank + 1) * few)
+        placed += experts(tokens, weights, indices, up[own], down[own], shared, first=rank * few)
+        columns = slice(rank * part, (rank + 1) * part)
+        halves = [half[:, columns] for half in up.chunk(2, dim=1)]
+        sliced += experts(
+            tokens,
+            weights,
+            indices,
+            torch.cat(halves, dim=1),
+            down[:, :, columns].contiguous(),
+            shared,
+        )
+    assert relative(placed, whole) < 1e-2
+    assert relative(sliced, whole) < 1e-2
 
 
 @pytest.mark.parametrize(

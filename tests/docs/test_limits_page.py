@@ -11,7 +11,6 @@ from kit.attention.ascend import limits
 from kit.attention.capabilities import resolve_page_size
 from kit.attention.cuda.build import FLASH_3_TILES
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
-from kit.cli import main
 from kit.config.deploy import StageConfig
 from kit.engine import images, preprocess, reference_files, replay
 from kit.modelspec.config import (
@@ -89,7 +88,7 @@ LIMITS = {
 BY_HAND = {
     "running requests",
     "API keys",
-    "ranks that start",
+    "ranks of a worker group",
     "devices",
     "dtypes",
     "page size on the CPU",
@@ -111,11 +110,9 @@ def test_a_limit_is_the_codes(name: str) -> None:
     assert rows()[name] == LIMITS[name]
 
 
-def test_the_recipe_shows_the_refusal_that_a_start_gives(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["serve", "--deploy-config", "hunyuan_image3_tp4"]) == 2
-    assert f"```text\n{capsys.readouterr().err}```" in RECIPE.read_text()
+def test_the_recipe_shows_the_refusal_that_a_start_gives() -> None:
+    refused = plan_deployment(PUBLISHED, "hunyuan_image3_tp4", card="H200")
+    assert f"```text\n{refused.start_refusal}\n```" in RECIPE.read_text()
 
 
 def plan_table() -> str:

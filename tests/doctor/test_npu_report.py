@@ -5,29 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import fia_emulation
+import npu_faults
 import npu_machine
 import pytest
 import torch
 from torch import Tensor
 
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
-from kit.doctor.npu import (
-    OPERATOR_LIMIT,
-    PUBLISHED_HEADS,
-    NpuReport,
-    examine_npu,
-    operator_errors,
-)
+from kit.doctor.npu import BENCHMARK, PUBLISHED_HEADS, examine_npu
 from kit.doctor.report import _NPU_CHECKS, run_doctor
 from kit.modelspec.config import load_model_config
 
 CPU = torch.device("cpu")
-
-
-def plant(monkeypatch: pytest.MonkeyPatch, name: str, fault: Any) -> None:
-    right = getattr(fia_emulation.installed(), name)
-    monkeypatch.setattr(fia_emulation.installed(), name, lambda *a, **k: fault(right, *a, **k))
+ATTENTION = "npu_fused_infer_attention_score"
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +29,13 @@ def test_a_right_device_passes_at_the_heads_of_the_model() -> None:
     model = load_model_config(DEFAULT_CHECKPOINT)
     report = examine_npu(model, CPU)
     assert report.passed
-    assert report.forms == {"TND": None, "BSH": None}
+    assert report.paged == {"TND": None, "BSH": None}
+    assert report.dense is None
     assert report.heads[2] == model.attention_head_dim == 64
-    assert all(0 < error < 5e-3 for error in report.operators.values())
+    assert set(report.parts) == {"rotation", "norm", "gate", "expert layer"}
+    for part in report.parts.values():
+        assert part.relative_error is not None
+        assert 0 < part.relative_error < 5e-3
 
 
 @pytest.mark.long
@@ -56,43 +50,54 @@ def test_one_good_form_is_enough_and_none_is_not(monkeypatch: pytest.MonkeyPatch
         return right(*tensors, **given)
 
     model = load_model_config(DEFAULT_CHECKPOINT)
-    plant(monkeypatch, "npu_fused_infer_attention_score", only_rows)
+    npu_faults.plant(monkeypatch, ATTENTION, only_rows)
     report = examine_npu(model, CPU)
     assert report.passed
-    assert report.forms == {"TND": "refused (error code is 561002)", "BSH": None}
-    plant(
-        monkeypatch,
-        "npu_fused_infer_attention_score",
-        lambda right, *tensors, **given: right(*tensors, **given | {"scale": 1.0}),
-    )
+    assert report.paged == {"TND": "refused (error code is 561002)", "BSH": None}
+
+    def unscaled(right: Any, *tensors: Tensor, **given: Any) -> Any:
+        return right(*tensors, **given | {"scale": 1.0})
+
+    npu_faults.plant(monkeypatch, ATTENTION, unscaled)
     report = examine_npu(model, CPU)
     assert not report.passed
-    assert "segments are wrong" in str(report.forms["BSH"])
+    assert "segments are wrong" in str(report.paged["BSH"])
+    assert "segments are wrong" in str(report.dense)
 
 
-def swapped(right: Any, x: Tensor) -> Any:
-    return right(x.roll(512, dims=-1))
+def test_rows_that_cannot_be_read_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_pages(right: Any, *tensors: Tensor, **given: Any) -> Any:
+        if "block_table" not in given:
+            raise RuntimeError("error code is 561002")
+        return right(*tensors, **given)
 
-
-def larger(right: Any, x: Tensor, gamma: Tensor, epsilon: float) -> Any:
-    return right(x, gamma * 1.02, epsilon)
-
-
-def lost(right: Any, x: Tensor, gamma: Tensor, epsilon: float) -> Any:
-    return right(x * torch.nan, gamma, epsilon)
+    npu_faults.plant(monkeypatch, ATTENTION, only_pages)
+    report = examine_npu(load_model_config(DEFAULT_CHECKPOINT), CPU)
+    assert report.paged == {"TND": None, "BSH": None}
+    assert not report.passed
+    assert "contiguous rows refused" in report.as_text()
 
 
 @pytest.mark.parametrize(
-    ("name", "fault"), [("swiglu", swapped), ("rms_norm", larger), ("rms_norm", lost)]
+    ("part", "name", "fault"),
+    [
+        ("gate", "npu_swiglu", npu_faults.gate_second),
+        pytest.param("norm", "npu_rms_norm", npu_faults.larger, marks=pytest.mark.long),
+        pytest.param("norm", "npu_rms_norm", npu_faults.lost, marks=pytest.mark.long),
+        pytest.param(
+            "expert layer", "npu_grouped_matmul", npu_faults.first_matrix, marks=pytest.mark.long
+        ),
+        ("rotation", "npu_rotary_mul", None),
+    ],
 )
-def test_a_wrong_operator_of_the_model_fails(
-    monkeypatch: pytest.MonkeyPatch, name: str, fault: Any
+def test_a_part_that_does_not_pass_fails(
+    part: str, name: str, fault: npu_faults.Fault | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(monkeypatch, f"npu_{name}", fault)
-    errors = operator_errors(CPU)
-    wrong = [name for name, error in errors.items() if not error <= OPERATOR_LIMIT]
-    assert wrong == [name]
-    assert not NpuReport("", PUBLISHED_HEADS, {"TND": None}, errors).passed
+    npu_faults.plant(monkeypatch, name, fault)
+    report = examine_npu(load_model_config(DEFAULT_CHECKPOINT), CPU)
+    assert part in [name for name, tried in report.parts.items() if tried.problem]
+    assert not report.passed
+    assert report.paged["TND"] is None
 
 
 def test_the_line_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +106,10 @@ def test_the_line_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     check = _NPU_CHECKS["npu"](DEFAULT_CHECKPOINT)
     assert check.status == "ok"
     assert "60.00 of 64.00 GiB free" in check.detail
-    assert "TND passed, BSH passed; rms_norm off by" in check.detail
-    assert check.data["version"] == "torch-npu 0+emulated"
+    assert "pages TND passed, pages BSH passed, contiguous rows passed" in check.detail
+    assert "expert layer off by" in check.detail
+    assert BENCHMARK in check.detail
+    assert check.data["version"].startswith("torch-npu ")
 
 
 @pytest.mark.long

@@ -115,7 +115,7 @@ def test_cancel_a_running_and_a_waiting_request(engine: ImageEngine) -> None:
         running.future.result(timeout=60)
     assert not engine.cancel(running.request_id)
     snapshot = engine.snapshot()
-    assert (snapshot.num_pages_used, snapshot.num_waiting, snapshot.running) == (0, 0, None)
+    assert (snapshot.num_pages_used, snapshot.num_waiting, snapshot.running) == (0, 0, ())
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def gate(engine: ImageEngine) -> Iterator[Gate]:
     with pytest.raises((CancelledError, DeadlineError)):
         handle.future.result(PATIENCE_S)
     status = engine.status()
-    assert (status.pages.used, status.waiting, status.admitted, status.running) == (0, 0, 0, None)
+    assert (status.pages.used, status.waiting, status.admitted, status.running) == (0, 0, 0, ())
 
 
 @pytest.mark.usefixtures("gate")
@@ -62,7 +62,7 @@ def test_a_waiting_request_ends_at_its_time_while_another_stands(engine: ImageEn
         handle.future.result(PATIENCE_S)
     assert time.perf_counter() - sent >= 0.2
     assert engine.status().admitted == 0
-    assert engine.status().running == "held"
+    assert engine.status().running == ("held",)
 
 
 def test_a_running_request_ends_before_its_next_step(engine: ImageEngine) -> None:
@@ -168,7 +168,7 @@ def test_the_view_is_the_schedulers_own_state(engine: ImageEngine, gate: Gate) -
     next_one = engine.submit(GenerationRequest("two dogs under a tree " * 9, small))
     assert engine.version > version
     view, status = engine.kv_view(), engine.status()
-    holdings = engine._scheduler.holdings()
+    holdings = engine._queue._scheduler.holdings()
     assert [h.request_id for h in holdings] == ["held", next_one.request_id]
     assert len(view.requests) == len(holdings)
     for seen, held in zip(view.requests, holdings, strict=True):
@@ -206,7 +206,7 @@ def test_status_tells_steps_and_their_age(engine: ImageEngine) -> None:
     assert status.num_steps_total == before + 3
     assert status.last_step_age_s is not None
     assert status.last_step_age_s < PATIENCE_S
-    assert status.last_progress_age_s is None, "nothing is to do, so nothing can stall"
+    assert status.groups[0].last_progress_age_s is None, "nothing is to do, so nothing can stall"
 
 
 def test_a_step_that_stands_is_seen_as_a_stall_and_its_end_too(engine: ImageEngine) -> None:
@@ -264,10 +264,10 @@ def test_a_dead_thread_leaves_nobody_waiting(checkpoint: Path) -> None:
     for handle in (running, waiting):
         with pytest.raises(UnavailableError, match="has stopped"):
             handle.future.result(PATIENCE_S)
-    engine._thread.join(PATIENCE_S)
+    engine._pool.groups[0].thread.join(PATIENCE_S)
     status = engine.status()
     assert (status.stopped, status.fault) == (True, "SystemExit: at step 1")
-    assert (status.pages.used, status.waiting, status.running) == (0, 0, None)
+    assert (status.pages.used, status.waiting, status.running) == (0, 0, ())
     with pytest.raises(UnavailableError, match="has stopped"):
         engine.submit(QUICK)
     assert engine.close()

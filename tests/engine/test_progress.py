@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kit.engine.progress import Progress
+from kit.engine.progress import Progress, mean_run_time_s
 from kit.request import StepEvent
 from kit.telemetry.metrics import EngineMetrics
 
@@ -18,14 +18,19 @@ EVENT = StepEvent("r", step=1, num_steps=4, step_time_s=0.1, tokens_written=514)
 
 def test_the_mean_is_over_the_last_images_only() -> None:
     progress = Progress()
-    assert progress.mean_run_time_s() == 1.0
+    assert mean_run_time_s([progress]) == 1.0
     progress.end(None)
-    assert progress.mean_run_time_s() == 1.0, "a request without an image says nothing"
+    assert mean_run_time_s([progress]) == 1.0, "a request without an image says nothing"
     for seconds in (100.0, *[2.0] * 15):
         progress.end(seconds)
-    assert progress.mean_run_time_s() == pytest.approx((100 + 15 * 2) / 16)
+    assert mean_run_time_s([progress]) == pytest.approx((100 + 15 * 2) / 16)
     progress.end(2.0)
-    assert progress.mean_run_time_s() == 2.0
+    assert mean_run_time_s([progress]) == 2.0
+    other = Progress()
+    assert mean_run_time_s([progress, other]) == 2.0
+    for _ in range(16):
+        other.end(4.0)
+    assert mean_run_time_s([progress, other]) == 3.0
 
 
 def test_a_step_counts_and_its_picture_is_not_kept() -> None:

@@ -127,6 +127,10 @@ def test_every_setting_is_taken_or_is_the_machines() -> None:
         "stage.max_queued_requests",
         "stage.gpu_memory_utilization",
         "stage.kv_cache_memory_bytes",
+        "stage.distributed_executor_backend",
+        "stage.execute_model_timeout_s",
+        "stage.allow_unvalidated_topology",
+        "stage.parallel_config.data_parallel_size",
     }
 
 

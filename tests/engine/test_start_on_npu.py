@@ -38,11 +38,11 @@ def test_a_paged_start() -> None:
     assert plan.kv.pool.num_pages == worker.num_pages > 0
 
 
-def test_a_dense_start_runs_torchs_own_attention_and_no_other() -> None:
-    worker = start(**DENSE, diffusion_attention_backend="TORCH_SDPA").worker
+@pytest.mark.parametrize("backend", ["FLASH_ATTN", "TORCH_SDPA"])
+def test_a_dense_start(backend: str) -> None:
+    worker = start(**DENSE, diffusion_attention_backend=backend).worker
     assert (worker.device, worker.page_size, worker.num_pages) == ("npu:1", None, 0)
-    with pytest.raises(UnsupportedError, match="reads pages only; use TORCH_SDPA"):
-        start(**DENSE, diffusion_attention_backend="FLASH_ATTN")
+    assert worker.attention_backend == backend
 
 
 @pytest.mark.parametrize(

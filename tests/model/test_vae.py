@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from kit.model.clip_conv import ClipConv3d
 from kit.model.vae import VAEDecoder
 from kit.modelspec.config import ModelConfig, VAEConfig
+from kit.parallel.strips import ALL_ROWS, Strips
 
 
 def random_decoder(config: VAEConfig) -> VAEDecoder:
@@ -28,6 +29,11 @@ def random_decoder(config: VAEConfig) -> VAEDecoder:
     return decoder
 
 
+class PlainConv(nn.Conv3d):
+    def forward(self, x: Tensor, _: Strips = ALL_ROWS) -> Tensor:
+        return super().forward(x)
+
+
 def with_plain_convolutions(decoder: VAEDecoder) -> VAEDecoder:
     """The same decoder with PyTorch's Conv3d in place of every convolution."""
     plain = copy.deepcopy(decoder)
@@ -35,7 +41,7 @@ def with_plain_convolutions(decoder: VAEDecoder) -> VAEDecoder:
         for name, child in module.named_children():
             if isinstance(child, ClipConv3d):
                 out_channels, in_channels, kernel = child.weight.shape[:3]
-                conv = nn.Conv3d(in_channels, out_channels, kernel, padding=kernel // 2)
+                conv = PlainConv(in_channels, out_channels, kernel, padding=kernel // 2)
                 conv.weight.copy_(child.weight)
                 conv.bias.copy_(child.bias)
                 setattr(module, name, conv)

@@ -33,8 +33,8 @@ def plan(deploy_config: str = PAGED, /, **settings: Any) -> Plan:
 def test_weights_of_the_published_split_by_hand() -> None:
     planned = plan()
     assert planned.num_ranks == 4
-    shared = LAYERS - ROUTERS - NORMS + EMBEDDING
-    whole = NORMS + PATCH_EMBED + FINAL_LAYER + EMBEDDERS
+    shared = LAYERS - ROUTERS - NORMS
+    whole = NORMS + EMBEDDING + PATCH_EMBED + FINAL_LAYER + EMBEDDERS
     # bfloat16, the router in float32, the decoder in float16.
     expected = 2 * (shared // 4 + whole) + 4 * ROUTERS + 2 * VAE_DECODER
     assert planned.weight_bytes == expected
@@ -58,20 +58,21 @@ def test_pages_of_the_documented_example_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deploy_config", "token_kib", "num_rows"),
+    ("deploy_config", "token_kib", "own_rows"),
     [
         ("hunyuan_image3_tp4", 32, 2),
         ("hunyuan_image3_tp2_sp2", 32, 2),
-        # A page has one id on all ranks: each books both rows of four heads.
-        ("hunyuan_image3_tp2_cfg2", 64, 2),
+        # Four heads, and the pages of one row.
+        ("hunyuan_image3_tp2_cfg2", 64, 1),
     ],
 )
-def test_keys_and_values_of_topologies(deploy_config: str, token_kib: int, num_rows: int) -> None:
+def test_keys_and_values_of_topologies(deploy_config: str, token_kib: int, own_rows: int) -> None:
     planned = plan(deploy_config, prompt_tokens=256)
     assert planned.token_bytes == token_kib * 1024
     [size] = planned.sizes
-    assert size.num_rows == num_rows
-    assert size.kv_bytes == 50 * 176 * token_kib * 1024
+    assert size.num_rows == 2
+    assert size.num_pages == 25 * own_rows
+    assert size.kv_bytes == size.num_pages * 176 * token_kib * 1024
 
 
 def test_ranks_that_share_rows_or_tokens_share_no_weights() -> None:
@@ -95,15 +96,30 @@ def test_working_memory_of_ranks() -> None:
             split=split,
         ).denoise
 
-    # 4352 tokens a row: the stream of T x 4 H, then k rows of H + I and H more.
+    # 4352 tokens a row: embeddings and stream of 4 H, then k rows of H + I and H more.
     def by_hand(T: int, width: int, top_k: int = 8) -> int:
         return 2 * T * (4 * 4096 + top_k * (4096 + width) + 4096)
 
     assert denoise(Split()) == by_hand(8704, 3072)
     assert denoise(Split(tensor=4)) == by_hand(8704, 768)
-    assert denoise(Split(tensor=2, sequence=2)) == by_hand(4352, 1536)
+    whole_embeddings = 2 * 4352 * 2 * 4096
+    assert denoise(Split(tensor=2, sequence=2)) == by_hand(4352, 1536) + whole_embeddings
     assert denoise(Split(tensor=2, cfg=2)) == by_hand(4352, 1536)
     assert denoise(Split(tensor=4, whole_experts=True)) == by_hand(8704, 3072, top_k=2)
+
+
+def test_working_memory_of_an_npu() -> None:
+    """Rows of all experts beside the first product and what is gated; 4352 tokens a row."""
+
+    def denoise(split: Split) -> int:
+        size = {"height": 1024, "width": 1024, "prefix_len": 255, "num_rows": 2}
+        return activation_bytes(SPEC, dtype_bytes=2, grouped=True, split=split, **size).denoise
+
+    def by_hand(width: int, top_k: int = 8) -> int:
+        return 8704 * (2 * (4 * 4096 + top_k * (4096 + 3 * width) + 4096) + 4 * 2 * 64)
+
+    assert denoise(Split()) == by_hand(3072)
+    assert denoise(Split(tensor=4, whole_experts=True)) == by_hand(3072, top_k=2)
 
 
 def test_whole_experts_take_as_many_bytes_as_slices() -> None:

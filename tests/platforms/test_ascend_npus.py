@@ -10,8 +10,10 @@ import pytest
 from npu_machine import GIB, LISTING
 
 from kit.errors import UnsupportedError
-from kit.platforms.ascend import AscendPlatform, import_torch_npu, parse_npus
+from kit.platforms.ascend import AscendPlatform, import_torch_npu
 from kit.platforms.detect import open_platform, platform_name
+from kit.telemetry.accelerators import Accelerator, cann_version, find_npus, parse_npus
+from kit.telemetry.environment import capture_environment
 
 
 @pytest.fixture
@@ -20,7 +22,9 @@ def two_npus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_the_listing_of_the_driver_is_read() -> None:
-    assert parse_npus(LISTING) == (0, 5)
+    assert parse_npus(LISTING) == ((0, 1), (5, 1))
+    assert parse_npus(LISTING.replace("Count      ", "Count     ", 1)) == ((0, 1), (5, 1))
+    assert parse_npus("NPU ID : 3\nChip Count : 2\n") == ((3, 2),)
     assert parse_npus("Error: no driver") == ()
 
 
@@ -34,6 +38,42 @@ def test_a_machine_with_npus_is_one(two_npus: list[int]) -> None:
     assert platform.peak_memory_bytes() == 8
     platform.synchronize()
     assert two_npus == [1]
+
+
+@pytest.mark.usefixtures("two_npus")
+def test_records_hold_what_npu_smi_says_of_each() -> None:
+    npus = (
+        Accelerator("910B3", "25.2.0", 65536.0, None, None),
+        Accelerator("910B3", "25.2.0", 65536.0, None, None),
+    )
+    assert find_npus() == npus
+    assert capture_environment().accelerators == npus
+
+
+def test_a_driver_that_says_little_leaves_the_rest_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "npu-smi"
+    command.write_text("#!/bin/sh\n[ \"$2\" = -l ] && echo 'NPU ID : 0'\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert find_npus() == (Accelerator("NPU", "unknown", None, None, None),)
+    command.write_text("#!/bin/sh\nexit 1\n")
+    assert find_npus() == ()
+
+
+@pytest.mark.parametrize("place", [".", "x86_64-linux"])
+def test_the_version_of_cann_stands_beside_the_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
+    assert cann_version() == {}
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+    assert cann_version() == {}
+    (tmp_path / place).mkdir(exist_ok=True)
+    file = tmp_path / place / "ascend_toolkit_install.info"
+    file.write_text("package_name=Ascend-cann-toolkit\nversion=9.1.0\ninnerversion=V100\n")
+    assert capture_environment().packages["cann"] == "9.1.0"
 
 
 @pytest.mark.usefixtures("two_npus")

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fia_emulation import SCHEMAS
+from npu_emulation import SCHEMAS
 
 TOOL = Path(__file__).parents[2] / "tools" / "npu_schemas.py"
 

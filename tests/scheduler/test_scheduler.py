@@ -20,7 +20,7 @@ from kit.errors import CapacityError, EngineError, InvalidRequestError
 from kit.kv.allocation import KVAllocation
 from kit.kv.geometry import KVGeometry
 from kit.kv.manager import KVCacheManager
-from kit.scheduler.scheduler import Scheduler, SchedulerSnapshot
+from kit.scheduler.scheduler import GroupSnapshot, Scheduler, SchedulerSnapshot
 from kit.tokenizer.layout import Layout
 
 GEOMETRY = KVGeometry(num_layers=2, num_kv_heads=2, head_dim=8, dtype_bytes=2, page_size=4)
@@ -46,7 +46,7 @@ class Bench:
 
     def __init__(self, num_pages: int | None, max_num_seqs: int, max_rows: int = 2) -> None:
         self.kv = None if num_pages is None else KVCacheManager(GEOMETRY, num_pages, max_rows)
-        self.scheduler = Scheduler(self.kv, max_num_seqs)
+        self.scheduler = Scheduler((self.kv,), max_num_seqs)
 
     def add(self, request_id: str, pages_per_row: int = 1, num_rows: int = 1) -> None:
         self.scheduler.add_request(request_id, layout_of(4 * pages_per_row), num_rows)
@@ -63,16 +63,16 @@ class Bench:
 def test_an_idle_scheduler_has_nothing_to_run() -> None:
     bench = Bench(8, max_num_seqs=1)
     assert bench.start() is None
-    assert bench.seen == SchedulerSnapshot(
-        num_waiting=0,
+    group = GroupSnapshot(
+        is_open=True,
         num_admitted=0,
         running=None,
-        num_holding=0,
         num_pages=8,
         num_pages_used=0,
         num_pages_free=8,
         peak_pages_used=0,
     )
+    assert bench.seen == SchedulerSnapshot(num_waiting=0, num_holding=0, groups=(group,))
 
 
 def test_a_request_runs_with_the_pages_of_all_its_rows() -> None:
@@ -123,7 +123,7 @@ def test_pages_of_the_next_request_are_booked_while_one_runs() -> None:
     assert bench.start() == "a"
     bench.add("b", 4)
     assert bench.start() is None
-    assert (bench.seen.running, bench.seen.num_holding, bench.seen.num_pages_free) == ("a", 2, 0)
+    assert (bench.seen.running, bench.seen.num_holding, bench.seen.num_pages_free) == (("a",), 2, 0)
     bench.scheduler.finish("a")
     assert bench.start() == "b"
 
@@ -150,16 +150,16 @@ def test_dense_requests_hold_no_pages_and_are_never_too_large() -> None:
     assert scheduled is not None
     assert (scheduled.request_id, scheduled.allocation) == ("a", None)
     assert bench.start() is None
-    assert bench.seen == SchedulerSnapshot(
-        num_waiting=0,
+    group = GroupSnapshot(
+        is_open=True,
         num_admitted=1,
         running="a",
-        num_holding=0,
         num_pages=0,
         num_pages_used=0,
         num_pages_free=0,
         peak_pages_used=0,
     )
+    assert bench.seen == SchedulerSnapshot(num_waiting=0, num_holding=0, groups=(group,))
     bench.scheduler.finish("a")
     assert bench.start() == "b"
 
@@ -235,7 +235,7 @@ def test_abort_of_the_running_request_leaves_its_pages_until_finish() -> None:
     bench.start()
     for _ in range(2):
         assert not bench.scheduler.abort("r")
-        assert (bench.seen.running, bench.seen.num_pages_used) == ("r", 4)
+        assert (bench.seen.running, bench.seen.num_pages_used) == (("r",), 4)
         assert bench.start() is None
     bench.scheduler.finish("r")
     assert bench.seen.num_pages_used == 0
@@ -389,7 +389,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def the_snapshot_is_that_of_the_model(self) -> None:
         type(self).num_steps += 1
         seen = self.bench.seen
-        assert seen.running == self.running
+        assert seen.running == (() if self.running is None else (self.running,))
         assert (seen.num_admitted, seen.num_waiting) == (
             self.num_admitted,
             len(self.queue) - self.num_admitted,

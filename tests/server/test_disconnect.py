@@ -47,7 +47,7 @@ def check_ended(engine: ImageEngine, *handles: RequestHandle) -> None:
     for handle in handles:
         assert handle.future.exception(PATIENCE_S) is not None
     status = engine.status()
-    assert (status.waiting, status.admitted, status.running) == (0, 0, None)
+    assert (status.waiting, status.admitted, status.running) == (0, 0, ())
 
 
 def test_results_come_in_the_order_of_their_handles(engine: ImageEngine) -> None:

@@ -78,7 +78,7 @@ def test_a_dead_engine_is_not_ready(checkpoint: Path) -> None:
     client = make_client(engine)
     engine.submit(QUICK, die)
     engine.start()
-    engine._thread.join(PATIENCE_S)
+    engine._pool.groups[0].thread.join(PATIENCE_S)
     check(client, 503, "has stopped: SystemExit")
 
 

@@ -75,7 +75,7 @@ def check(case: schemathesis.Case, app: FastAPI) -> None:
 def test_nothing_is_left_of_it(served: ImageEngine) -> None:
     """Runs after the tests above; the jobs that they left are done or cancelled by then."""
     deadline = time.monotonic() + PATIENCE_S
-    while served.status().running is not None:
+    while served.status().running:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     status = served.status()

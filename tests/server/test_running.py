@@ -43,7 +43,7 @@ def asked(num_images: int, **fields: object) -> PublicRequest:
 
 def check_idle(engine: ImageEngine) -> None:
     status = engine.status()
-    assert (status.waiting, status.admitted, status.running) == (0, 0, None)
+    assert (status.waiting, status.admitted, status.running) == (0, 0, ())
     assert status.pages.used == 0
 
 

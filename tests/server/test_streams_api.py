@@ -103,4 +103,4 @@ def test_what_goes_wrong_later_is_an_event_with_an_error(
     assert "timeout_s" in data["error"]["message"]
     assert all("choices" in data for _, data in events[:-1])
     status = served.status()
-    assert (status.running, status.pages.used) == (None, 0)
+    assert (status.running, status.pages.used) == ((), 0)

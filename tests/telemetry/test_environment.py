@@ -16,12 +16,8 @@ import psutil
 import pytest
 import torch
 
-from kit.telemetry.environment import (
-    Accelerator,
-    SystemEnvironment,
-    capture_environment,
-    parse_accelerators,
-)
+from kit.telemetry.accelerators import Accelerator, parse_accelerators
+from kit.telemetry.environment import SystemEnvironment, capture_environment
 
 
 @pytest.fixture(scope="module")

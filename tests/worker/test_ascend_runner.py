@@ -6,10 +6,12 @@ The worker, the loop and the kernel are those that run on an NPU; the operators 
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
-import fia_emulation
+import npu_emulation
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -17,27 +19,45 @@ import torch
 from fia_emulation import CALLS
 from torch import Tensor
 
+from kit.attention import oracle
 from kit.attention.ascend.fia import FiaPaged
 from kit.attention.ascend.operators import load_operators
-from kit.attention.ascend.start import open_fia
+from kit.attention.ascend.start import open_paged
+from kit.attention.base import KVBackend, RequestKV
+from kit.attention.oracle import layout_mask
 from kit.attention.paged import PagedKV
+from kit.attention.plan import StepPlan
+from kit.attention.rotary import QKNorm, Rotary, prepare_qkv
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.config.deploy import DeployConfig
 from kit.engine.preprocess import Preprocessor
 from kit.kv.allocation import KVAllocation
 from kit.kv.store import PagedStore
 from kit.messages import RunRequest, WorkerConfig
-from kit.model.npu import load_model_operators, use_npu_operators
+from kit.model.npu import use_npu_operators
+from kit.pipeline.denoise import DenoiseLoop
 from kit.request import GenerationRequest, SamplingParams
-from kit.tokenizer.layout import Rows
+from kit.tokenizer.layout import Layout, Rows
 from kit.worker.runner import ModelRunner
 
 PAGE_SIZE = 128
 NUM_PAGES = 12
 PSNR_LIMIT_DB = 40.0
 
-SEED = 4
-"""After four steps the CPU's own bfloat16 is 31 dB from float32 at seed 3, 44 dB at this one."""
+SEEDS = range(7)
+
+CALL_LIMIT = 2e-2
+"""Relative error of an attention call: bfloat16 is at 0.003."""
+
+STEP_LIMIT = 0.1
+"""Relative error of a prediction from the reference's own latents, with guidance 5."""
+
+CASES = [
+    pytest.param(None, 5.0, 2, id="a page ends inside the target"),
+    pytest.param(None, 1.0, 1, id="one row"),
+    pytest.param(127, 5.0, 2, id="a page ends exactly between"),
+    pytest.param(150, 5.0, 2, id="a page ends inside the prefix"),
+]
 
 
 def make_runner(*, is_paged: bool) -> ModelRunner:
@@ -55,10 +75,10 @@ def make_runner(*, is_paged: bool) -> ModelRunner:
     )
 
 
-def make_run(prefix_len: int | None, guidance: float, steps: int) -> RunRequest:
+def make_run(prefix_len: int | None, guidance: float, steps: int, seed: int = 3) -> RunRequest:
     """A request whose prefix is lengthened to so many tokens by repeating one of the prompt's."""
     sampling = SamplingParams(
-        height=256, width=256, num_inference_steps=steps, seed=SEED, guidance_scale=guidance
+        height=256, width=256, num_inference_steps=steps, seed=seed, guidance_scale=guidance
     )
     prepared = Preprocessor(DEFAULT_CHECKPOINT, DeployConfig()).prepare(
         GenerationRequest("A red ceramic vase on a wooden table", sampling)
@@ -93,46 +113,146 @@ def dense() -> ModelRunner:
 
 @pytest.fixture
 def ascend(monkeypatch: pytest.MonkeyPatch) -> ModelRunner:
-    fia_emulation.install(monkeypatch.setitem)
+    npu_emulation.install(monkeypatch.setitem)
     runner = make_runner(is_paged=True)
     assert isinstance(runner.backend, PagedKV)
     shape, heads = runner.backend.store.shape, runner._model.config.num_attention_heads
-    kernel = open_fia(load_operators(), shape, heads, NUM_PAGES)
+    kernel = open_paged(load_operators(), shape, heads, NUM_PAGES)
     runner.backend = PagedKV("FLASH_ATTN", PagedStore(shape, NUM_PAGES, PAGE_SIZE), kernel)
-    use_npu_operators(runner._model, load_model_operators())
+    use_npu_operators(runner._model, torch.device("cpu"), torch.bfloat16)
     CALLS.clear()
     return runner
 
 
-@pytest.mark.parametrize(
-    ("prefix_len", "guidance", "num_rows", "steps"),
-    [
-        pytest.param(None, 5.0, 2, 4, id="a page ends inside the target"),
-        pytest.param(None, 5.0, 2, 20, id="20 steps", marks=pytest.mark.long),
-        pytest.param(None, 1.0, 1, 20, id="one row", marks=pytest.mark.long),
-        pytest.param(127, 5.0, 2, 20, id="a page ends exactly between", marks=pytest.mark.long),
-        pytest.param(150, 5.0, 2, 20, id="a page ends inside the prefix", marks=pytest.mark.long),
-    ],
-)
-def test_a_picture_is_that_of_the_cpu_reference(
+class CheckedRequest:
+    """A RequestKV that compares every attention call with the mask oracle, apart from any page."""
+
+    def __init__(self, inner: RequestKV, layout: Layout, errors: list[float]) -> None:
+        self._inner, self._mask, self._errors = inner, layout_mask(layout), errors
+        self._written: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def step(self, plan: StepPlan) -> Any:
+        inner, span = self._inner.step(plan), slice(plan.start, plan.end)
+        queries: dict[int, Tensor] = {}
+
+        def write(layer: int, qkv: Tensor, rotary: Rotary, norm: QKNorm) -> Tensor:
+            q, k, v = prepare_qkv(qkv.float(), rotary, norm)
+            if plan.start == 0:
+                self._written[layer] = (k.clone(), v.clone())
+            for kept, new in zip(self._written[layer], (k, v), strict=True):
+                kept[:, span] = new
+            queries[layer] = q
+            return inner.write(layer, qkv, rotary, norm)
+
+        def attend(layer: int, q: Tensor) -> Tensor:
+            seen = inner.attend(layer, q)
+            wanted = oracle.attend(queries[layer], *self._written[layer], self._mask[span])
+            self._errors.append(float((seen.float() - wanted).norm() / wanted.norm()))
+            return seen
+
+        return SimpleNamespace(write=write, attend=attend, address_key=None)
+
+
+class CheckedBackend:
+    """A KVBackend of checked requests."""
+
+    def __init__(self, inner: KVBackend) -> None:
+        self._inner, self.errors = inner, list[float]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def open(self, layout: Layout, num_rows: int, allocation: KVAllocation | None) -> Any:
+        return CheckedRequest(self._inner.open(layout, num_rows, allocation), layout, self.errors)
+
+
+def picture(runner: ModelRunner, run: RunRequest) -> npt.NDArray[np.uint8]:
+    return runner.run(run, lambda _: None, lambda: False).image
+
+
+@pytest.mark.parametrize("steps", [2, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("prefix_len", "guidance", "num_rows"), CASES)
+def test_every_attention_call_of_a_picture_is_that_of_the_oracle(
+    ascend: ModelRunner, prefix_len: int | None, guidance: float, num_rows: int, steps: int
+) -> None:
+    run = make_run(prefix_len, guidance, steps)
+    assert run.rows.num_rows == num_rows
+    checked = CheckedBackend(ascend.backend)
+    ascend.backend = checked  # type: ignore[assignment]
+    picture(ascend, paged_run(run))
+    layers = ascend._model.config.num_hidden_layers
+    assert len(checked.errors) == steps * layers
+    assert max(checked.errors) <= CALL_LIMIT
+    names = [name for name, _ in CALLS]
+    assert names.count("write") == steps * layers
+    assert names.count("attend") == 2 * steps * layers
+    assert names.count("rotary") == 2 * steps * layers
+    assert names.count("rms_norm") == 4 * steps * layers
+    assert names.count("unpermute") == steps * layers
+    assert names.count("grouped_matmul") == names.count("swiglu") == 2 * steps * layers
+
+
+def test_a_call_that_is_wrong_shows_in_the_check(ascend: ModelRunner) -> None:
+    operators = replace(load_operators(), write=lambda *_, **__: None)
+    assert isinstance(ascend.backend, PagedKV)
+    kernel = FiaPaged(operators, ascend._model.config.num_attention_heads)
+    ascend.backend = PagedKV("FLASH_ATTN", ascend.backend.store, kernel)
+    checked = CheckedBackend(ascend.backend)
+    ascend.backend = checked  # type: ignore[assignment]
+    picture(ascend, paged_run(make_run(None, 5.0, 1)))
+    assert min(checked.errors) > 10 * CALL_LIMIT
+
+
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=pytest.mark.long) for s in SEEDS[1:]] + [0])
+def test_every_step_points_where_the_reference_does(
+    ascend: ModelRunner, dense: ModelRunner, seed: int
+) -> None:
+    """Each from the reference's own latents, so that no step inherits another one's rounding."""
+    steps = 4
+    run = make_run(None, 5.0, steps, seed)
+    loops = [
+        DenoiseLoop(
+            runner._model,
+            runner.backend.open(given.rows.layout, given.rows.num_rows, given.allocation),
+            given,
+            None,
+            None,
+        )
+        for runner, given in ((ascend, paged_run(run)), (dense, run))
+    ]
+    seen, wanted = loops
+    with torch.inference_mode():
+        for _ in range(steps):
+            seen.latents = wanted.latents.clone()
+            for loop in loops:
+                loop.step()
+            error = (seen._velocity - wanted._velocity).norm() / wanted._velocity.norm()
+            assert float(error) <= STEP_LIMIT
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("prefix_len", "guidance", "num_rows"), CASES)
+def test_pictures_are_those_of_the_cpu_reference(
     ascend: ModelRunner,
     dense: ModelRunner,
     prefix_len: int | None,
     guidance: float,
     num_rows: int,
-    steps: int,
 ) -> None:
-    run = make_run(prefix_len, guidance, steps)
-    assert run.rows.num_rows == num_rows
-    seen = ascend.run(paged_run(run), lambda _: None, lambda: False).image
-    layers = ascend.backend.store.shape.num_layers  # type: ignore[attr-defined]
-    names = [name for name, _ in CALLS]
-    assert names.count("write") == steps * layers
-    assert names.count("attend") == 2 * steps * layers
-    assert names.count("rms_norm") == 2 * steps * layers
-    assert names.count("swiglu") > 2 * steps * layers  # a shared MLP and the experts of each layer
-    wanted = dense.run(run, lambda _: None, lambda: False).image
-    assert psnr_db(seen, wanted) >= PSNR_LIMIT_DB
+    """The median: with guidance, some seeds turn bfloat16's rounding into another detail.
+
+    The CPU's own bfloat16 does so as well, at other seeds: 31 to 36 dB for one in four.
+    """
+    values = []
+    for seed in SEEDS:
+        run = make_run(prefix_len, guidance, 20, seed)
+        assert run.rows.num_rows == num_rows
+        values.append(psnr_db(picture(ascend, paged_run(run)), picture(dense, run)))
+    assert statistics.median(values) >= PSNR_LIMIT_DB
+    assert guidance > 1 or min(values) >= PSNR_LIMIT_DB
 
 
 @pytest.mark.long
@@ -149,7 +269,8 @@ def test_the_comparison_of_pictures_sees_full_segments_run_as_causal(
     heads = ascend._model.config.num_attention_heads
     kernel = FiaPaged(replace(operators, attend=attend), heads)
     ascend.backend = PagedKV("FLASH_ATTN", ascend.backend.store, kernel)
-    run = make_run(None, 5.0, 4)
-    seen = ascend.run(paged_run(run), lambda _: None, lambda: False).image
-    wanted = dense.run(run, lambda _: None, lambda: False).image
-    assert psnr_db(seen, wanted) < PSNR_LIMIT_DB - 10
+    values = []
+    for seed in SEEDS:
+        run = make_run(None, 5.0, 20, seed)
+        values.append(psnr_db(picture(ascend, paged_run(run)), picture(dense, run)))
+    assert statistics.median(values) < PSNR_LIMIT_DB - 10

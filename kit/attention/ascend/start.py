@@ -1,4 +1,4 @@
-"""Chooses, when a worker starts, the form in which an NPU's fused attention is called.
+"""Chooses, when a worker starts, how an NPU's fused attention is called.
 
 Older stacks refuse queries of several rows over pages, and wrong numbers without an error have been
 reported; so both kinds of segment run against the oracle before the first request.
@@ -7,16 +7,22 @@ reported; so both kinds of segment run against the oracle before the first reque
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
-from kit.attention.ascend.fia import FORMS, FiaPaged
+from kit.attention.ascend.fia import PAGED_FORMS, FiaDense, FiaPaged
 from kit.attention.ascend.limits import PAGE_SIZE, check_heads, check_pool
 from kit.attention.ascend.operators import Operators
+from kit.attention.ascend.rotation import try_rotation
+from kit.attention.ascend.trial import log_trial
+from kit.attention.base import KVBackend
+from kit.attention.dense import DenseKV
 from kit.attention.paged import PagedKV
 from kit.attention.rotary import Rotary
 from kit.attention.segment_check import NUM_ROWS, SegmentError, check_layout, descending_pages
 from kit.errors import UnsupportedError
+from kit.kv.allocation import KVAllocation
 from kit.kv.store import KVShape, PagedStore
 from kit.telemetry.log import get_logger
 from kit.tokenizer.layout import Layout, ReferenceSpan
@@ -38,7 +44,7 @@ _LAYOUTS = (
 logger = get_logger("attention")
 
 
-def open_fia(operators: Operators, shape: KVShape, num_heads: int, num_pages: int) -> FiaPaged:
+def open_paged(operators: Operators, shape: KVShape, num_heads: int, num_pages: int) -> FiaPaged:
     """Return the kernel in the first form that passes, for pools of `num_pages`.
 
     Raises UnsupportedError, with what was seen, if none passes or the heads are not served, and
@@ -46,8 +52,9 @@ def open_fia(operators: Operators, shape: KVShape, num_heads: int, num_pages: in
     """
     check_heads(num_heads, shape.num_kv_heads, shape.head_dim)
     check_pool(num_pages, shape.num_kv_heads, shape.head_dim)
+    operators = _with_rotation(operators, shape)
     failures: list[str] = []
-    for form in FORMS:
+    for form in PAGED_FORMS:
         kernel = FiaPaged(operators, num_heads, form)
         failure = self_test(kernel, shape, num_heads)
         if failure is None:
@@ -55,14 +62,39 @@ def open_fia(operators: Operators, shape: KVShape, num_heads: int, num_pages: in
                 logger.warning("%s; the kernel calls it once for each row (BSH) instead", reason)
             logger.info("self-test of %s %s passed", kernel.name, kernel.version)
             return kernel
-        failures.append(f"self-test of {kernel.name} {kernel.version}: {failure}")
-    raise UnsupportedError(
+        failures.append(_failed(kernel, failure))
+    raise _refusal(failures)
+
+
+def open_dense(operators: Operators, shape: KVShape, num_heads: int) -> FiaDense:
+    """Return the kernel over contiguous rows; raises UnsupportedError if it does not pass."""
+    check_heads(num_heads, shape.num_kv_heads, shape.head_dim)
+    kernel = FiaDense(_with_rotation(operators, shape), num_heads)
+    failure = self_test(kernel, shape, num_heads)
+    if failure is not None:
+        raise _refusal([_failed(kernel, failure)])
+    logger.info("self-test of %s %s over contiguous rows passed", kernel.name, kernel.version)
+    return kernel
+
+
+def _with_rotation(operators: Operators, shape: KVShape) -> Operators:
+    trial = try_rotation(shape.device, shape.head_dim)
+    log_trial(trial)
+    return operators if trial.part is None else replace(operators, prepare=trial.part)
+
+
+def _failed(kernel: FiaPaged | FiaDense, failure: str) -> str:
+    return f"self-test of {kernel.name} {kernel.version}: {failure}"
+
+
+def _refusal(failures: list[str]) -> UnsupportedError:
+    return UnsupportedError(
         f"diffusion_attention_backend FLASH_ATTN: {'; '.join(failures)}. Install the CANN that "
         "torch-npu's table of versions names, or use TORCH_SDPA with dense_legacy"
     )
 
 
-def self_test(kernel: FiaPaged, shape: KVShape, num_heads: int) -> str | None:
+def self_test(kernel: FiaPaged | FiaDense, shape: KVShape, num_heads: int) -> str | None:
     """Say what is wrong with the kernel; None: nothing."""
     errors: list[SegmentError] = []
     for layout in _LAYOUTS:
@@ -82,19 +114,31 @@ def self_test(kernel: FiaPaged, shape: KVShape, num_heads: int) -> str | None:
     )
 
 
-def _run(kernel: FiaPaged, shape: KVShape, num_heads: int, layout: Layout) -> list[SegmentError]:
-    """Every slot that no token is written to holds NaN, but for the tails that `open` zeroes."""
+def _run(
+    kernel: FiaPaged | FiaDense, shape: KVShape, num_heads: int, layout: Layout
+) -> list[SegmentError]:
     one_layer = KVShape(1, shape.num_kv_heads, shape.head_dim, shape.dtype, shape.device)
-    allocation = descending_pages(layout, PAGE_SIZE)
-    store = PagedStore(one_layer, allocation.num_pages + NUM_ROWS, PAGE_SIZE)
-    for tensor in store.keys + store.values:
-        tensor.fill_(math.nan)
+    backend, allocation = _backend(kernel, one_layer, layout)
     angles = torch.linspace(0, 60, layout.kv_len)[:, None] * torch.linspace(
         1, 0.01, shape.head_dim // 2
     )
     angles = angles.repeat(1, 2).to(shape.device)
-    backend = PagedKV("FLASH_ATTN", store, kernel)
     rotary = Rotary(angles.cos(), angles.sin())
     return check_layout(
         backend, layout, allocation, one_layer, rotary, num_heads=num_heads, eps=1e-5
     )
+
+
+def _backend(
+    kernel: FiaPaged | FiaDense, shape: KVShape, layout: Layout
+) -> tuple[KVBackend, KVAllocation | None]:
+    """Pages: every slot that no token is written to holds NaN, but for the tails that are zeroed
+    when a request is opened.
+    """
+    if isinstance(kernel, FiaDense):
+        return DenseKV("FLASH_ATTN", shape, kernel), None
+    allocation = descending_pages(layout, PAGE_SIZE)
+    store = PagedStore(shape, allocation.num_pages + NUM_ROWS, PAGE_SIZE)
+    for tensor in store.keys + store.values:
+        tensor.fill_(math.nan)
+    return PagedKV("FLASH_ATTN", store, kernel), allocation

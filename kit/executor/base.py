@@ -1,0 +1,37 @@
+"""A worker group seen from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kit.messages import RunRequest, RunResult, WorkerInfo
+from kit.request import StepEvent
+
+OnStep = Callable[[StepEvent], None]
+IsCancelled = Callable[[], bool]
+
+
+class Executor(Protocol):
+    """The ranks that run one request at a time together; made loaded. One thread only."""
+
+    @property
+    def info(self) -> WorkerInfo:
+        """What the first rank resolved and loaded."""
+        ...
+
+    def run(self, run: RunRequest, on_step: OnStep, is_cancelled: IsCancelled) -> RunResult:
+        """Run one request to its end; errors as in ModelRunner.run.
+
+        Raises GroupLostError when a rank is gone, hangs, or raised what is no KitError: then
+        nothing runs any more, and `close` is all that may be called.
+        """
+        ...
+
+    def check(self) -> None:
+        """Between requests: raise GroupLostError when a rank is gone."""
+        ...
+
+    def close(self) -> None:
+        """End every rank, whatever it does; a second call does nothing. From any thread."""
+        ...

@@ -1,0 +1,72 @@
+"""The workloads of several cards, small and on two processes of this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from golden_cases import PACKAGE
+
+from bench.environment import capture
+from bench.rank_model import Setting
+from bench.registry import Context
+from bench.workloads import cuda_parallel, cuda_parallel_whole, cuda_vae_parallel
+from kit.modelspec.config import VAEConfig
+
+_PER_LAYER = ("moe_intermediate_size", "num_experts", "moe_topk", "num_shared_expert")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Setting:
+    """The golden checkpoint's shape, with as many layers as wanted."""
+    raw = json.loads((PACKAGE / "checkpoint" / "golden" / "config.json").read_text())
+    for name in _PER_LAYER:
+        raw[name] = raw[name][0] if isinstance(raw[name], list) else raw[name]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(raw))
+    return Setting(
+        device="cpu",
+        config_path=str(path),
+        num_layers=2,
+        num_layers_alone=1,
+        prefix_len=20,
+        grid=(6, 5),
+        page_size=16,
+        num_image_steps=2,
+    )
+
+
+def context(name: str) -> Context:
+    return Context(name, ("python",), capture(), 2)
+
+
+def test_tensor_parallel_on_two_processes(tiny: Setting) -> None:
+    record = cuda_parallel.measure_setting(context("cuda_parallel"), tiny, 2)
+    assert record.status == "ok", record.error
+    assert record.equality is not None
+    assert record.equality.seen == 0
+    assert record.findings["error_against_one_rank"] < 1e-4
+    assert record.candidate is not None
+    for row in record.candidate.rows:
+        parts = [row[name] for name in ("first_step_s", "later_steps_s", "decode_s")]
+        assert sum(parts) == pytest.approx(row["image_s"])  # type: ignore[arg-type]
+
+
+def test_shared_tokens_and_rows_on_two_processes(tiny: Setting) -> None:
+    record = cuda_parallel_whole.measure_setting(context("cuda_parallel_whole"), tiny, 2)
+    assert record.status == "ok", record.error
+    assert record.equality is not None
+    assert record.equality.seen < 1e-4
+    assert set(record.summary) == {"ulysses_over_alone", "cfg_over_alone"}
+
+
+def test_strips_on_two_processes() -> None:
+    config = VAEConfig(3, 3, 4, (32, 32, 64), 1, 4, 2, 0.5, None)
+    setting = cuda_vae_parallel.Setting("cpu", config, size=36)  # 9 latent rows: 5 and 4
+    record = cuda_vae_parallel.measure_setting(context("cuda_vae_parallel"), setting)
+    assert record.status == "ok", record.error
+    assert record.equality is not None
+    assert 0 < float(record.equality.seen) < 1e-5
+    assert record.candidate is not None
+    assert [set(row) for row in record.candidate.rows] == [{"decode_s"}] * 2

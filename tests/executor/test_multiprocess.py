@@ -1,0 +1,150 @@
+"""Ranks in processes of their own: killed, stuck, orphaned, ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from executor_cases import PATIENCE_S, Group, has_ended, wait_until
+
+from kit.errors import GroupLostError
+from kit.executor.base import OnStep
+from kit.executor.multiprocess import MultiprocessExecutor
+from kit.request import StepEvent
+
+# Starts a group, says which processes it has, and stands there.
+_PARENT = """
+import sys, time
+from pathlib import Path
+from executor_cases import Group
+with Group(Path(sys.argv[1])).start("mp") as executor:
+    print(*executor.pids, "torch" in sys.modules, flush=True)
+    with Group(Path(sys.argv[1])).request(num_steps=1000) as run:
+        executor.run(run, lambda event: print(event.step, flush=True), lambda: False)
+"""
+
+
+@pytest.fixture(scope="module")
+def group(checkpoint: Path) -> Group:
+    return Group(checkpoint)
+
+
+@pytest.fixture
+def executor(group: Group) -> Iterator[MultiprocessExecutor]:
+    with group.start("mp", timeout_s=2.0) as executor:
+        assert isinstance(executor, MultiprocessExecutor)
+        yield executor
+
+
+def never() -> bool:
+    return False
+
+
+def signal_at(executor: MultiprocessExecutor, step: int, number: int) -> OnStep:
+    """Return an `on_step` that sends the rank a signal after a step."""
+
+    def on_step(event: StepEvent) -> None:
+        if event.step == step:
+            os.kill(executor.pids[0], number)
+
+    return on_step
+
+
+def test_a_rank_that_is_killed_ends_its_run_at_once(
+    group: Group, executor: MultiprocessExecutor
+) -> None:
+    [pid] = executor.pids
+    on_step = signal_at(executor, 2, signal.SIGKILL)
+    with (
+        group.request(num_steps=500) as run,
+        pytest.raises(GroupLostError, match=rf"rank 0 \(process {pid}\) has ended by signal 9"),
+    ):
+        executor.run(run, on_step, never)
+    assert has_ended(pid)
+
+
+def test_a_rank_that_is_stuck_is_killed_when_its_time_is_up(
+    group: Group, executor: MultiprocessExecutor
+) -> None:
+    [pid] = executor.pids
+    on_step = signal_at(executor, 2, signal.SIGSTOP)
+    started = time.monotonic()
+    with (
+        group.request(num_steps=500) as run,
+        pytest.raises(GroupLostError, match=r"execute_model_timeout_s is 2\)"),
+    ):
+        executor.run(run, on_step, never)
+    assert time.monotonic() - started >= 2.0
+    assert has_ended(pid)
+
+
+def test_an_idle_rank_that_is_killed_is_noticed(executor: MultiprocessExecutor) -> None:
+    executor.check()
+    os.kill(executor.pids[0], signal.SIGKILL)
+    errors: list[GroupLostError] = []
+
+    def is_noticed() -> bool:
+        try:
+            executor.check()
+        except GroupLostError as error:
+            errors.append(error)
+        return bool(errors)
+
+    wait_until(is_noticed)
+    assert "has ended by signal 9" in str(errors[0])
+
+
+def test_close_ends_a_run_of_another_thread_and_leaves_nothing(
+    group: Group, executor: MultiprocessExecutor
+) -> None:
+    [pid] = executor.pids
+    steps, errors = threading.Event(), []
+
+    def run() -> None:
+        with group.request(num_steps=500) as request:
+            try:
+                executor.run(request, lambda _: steps.set(), never)
+            except Exception as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert steps.wait(PATIENCE_S)
+    executor.close()
+    thread.join(PATIENCE_S)
+    assert len(errors) == 1
+    assert has_ended(pid)
+    assert not psutil.Process().children(recursive=True)
+    executor.close()
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
+def test_ranks_end_with_the_process_that_started_them(
+    checkpoint: Path, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-c", _PARENT, str(checkpoint)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid, has_torch = parent.stdout.readline().split()
+        assert has_torch == "False", "only ranks import torch"
+        assert parent.stdout.readline() == "1\n", "it runs"
+        assert not has_ended(int(pid))
+        maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        shared = [line for line in maps if "/dev/shm" in line and "(deleted)" not in line]
+        assert not shared, "nothing shared to leave"
+        parent.send_signal(number)
+        wait_until(lambda: has_ended(int(pid)))
+        parent.wait(PATIENCE_S)
