@@ -1,4 +1,4 @@
-"""Reference images in a prefix: more segments of a first step, on every backend."""
+"""Reference images in a prefix: more segments of a first step. Ascend: test_fia.py."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-import fia_emulation
 import pytest
 import torch
-from attention_cases import Case, Heads, allocate, equal, expected, largest_error, make_case, run
+from attention_cases import Case, allocate, equal, expected, largest_error, make_case, run
 from attention_cases import run_step as run_one_step
 
-from kit.attention.ascend.fia import FORMS, FiaPaged, Form
-from kit.attention.ascend.operators import load_operators
 from kit.attention.dense import DenseKV
 from kit.attention.kernel import DenseKernel
 from kit.attention.paged import PagedKV
@@ -75,16 +72,6 @@ def test_pages_have_the_bits_of_contiguous_rows(page_size: int) -> None:
     paged = run_paged(case, page_size)
     assert largest_error(paged, expected(case)) <= 1e-5
     assert equal(paged, run_dense(case, DenseReference))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_ascend_through_its_emulation(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
-    fia_emulation.install(monkeypatch.setitem)
-    case = make_case(LAYOUT, heads=Heads(2, 2, 64), dtype=torch.bfloat16)
-    store = PagedStore(case.shape, 6, 128)
-    allocation = allocate(LAYOUT, page_size=128, num_pages=6)
-    kv = PagedKV("FLASH_ATTN", store, FiaPaged(load_operators(), 4, form))
-    assert largest_error(run(kv.open(LAYOUT, 2, allocation), case), expected(case)) <= 2e-2
 
 
 def causal_only(layout: Layout) -> StepPlan:
