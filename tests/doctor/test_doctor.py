@@ -26,6 +26,7 @@ def test_the_shipped_checkpoint_is_healthy(
     report = json.loads(path.read_text())
     checks = {check["name"]: check for check in report["checks"]}
     assert set(checks) == {"tensors", "tokenizer", "room", "golden case", "attention"}
+    assert checks["tokenizer"]["data"]["reference_refusal"] is None
     for mode in ("dense_legacy", "paged_scheduler"):
         steps = checks["golden case"]["data"][mode]["steps"]
         assert len(steps) == 4
