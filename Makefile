@@ -58,7 +58,7 @@ lock: ## write constraints.txt and the requirements of the images anew: the newe
 	@set -e; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
 	$(PYTHON) -m venv "$$fresh"; \
 	"$$fresh/bin/python" $(PIP) install "$(TORCH)" $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)); \
-	"$$fresh/bin/python" $(PIP) install "$(TORCH)" -e '.[demo,notebooks,test]'; \
+	"$$fresh/bin/python" $(PIP) install "$(TORCH)" -e '.[demo,notebooks,ray,test]'; \
 	"$$fresh/bin/python" $(PIP) freeze --exclude-editable > "$$fresh/all.txt"; \
 	head -n 1 constraints.txt > "$$fresh/lock.txt"; \
 	grep -E '^[A-Za-z0-9._-]+==[^ /]+$$' "$$fresh/all.txt" \
@@ -105,5 +105,5 @@ $(VENV)/.notebooks: $(VENV)/.install
 
 $(VENV)/.test: $(VENV)/.install
 	@echo "installing the test tools"
-	@$(BIN)/python $(PIP) install "$(TORCH)" -e '.[demo,notebooks,test]' -c constraints.txt
+	@$(BIN)/python $(PIP) install "$(TORCH)" -e '.[demo,notebooks,ray,test]' -c constraints.txt
 	@touch $@

@@ -168,15 +168,16 @@ def fixed_call(model: HunyuanImage3, layout: Layout, num_rows: int) -> Callable[
     return Replay(run) if device.type == "cuda" else run
 
 
-def together(mesh: Mesh, device: torch.device, run: Callable[[], object]) -> float:
-    """Return the seconds of a call that all ranks begin at the same time."""
+def together(mesh: Mesh, device: torch.device, run: Callable[[], object], calls: int = 1) -> float:
+    """Return the seconds of one of `calls` calls in a row, which all ranks begin together."""
     synchronize(device)
     mesh.any(False)
     if device.type == "cuda":
-        return seconds(run)
+        return seconds(run, calls)
     started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - started) / calls
 
 
 def synchronize(device: torch.device) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -16,11 +17,13 @@ import torch
 from kit.errors import UnsupportedError, WorkerError
 from kit.parallel.group import Mesh, join_mesh
 from kit.parallel.topology import Topology
+from kit.platforms.cpu import CpuPlatform
+from kit.platforms.cuda import CudaPlatform
 
 OnRank = Callable[..., Any]
 """A module-level function: it gets the rank's mesh and device, then the arguments."""
 
-_EXCHANGE_LIMIT = timedelta(minutes=3)
+_EXCHANGE_LIMIT = timedelta(minutes=9)
 
 
 def num_cards() -> int:
@@ -54,7 +57,7 @@ def run_on_ranks(
             return _collect(ends, limit_s)
         finally:
             for process in processes:
-                process.join(timeout=30)
+                process.join(timeout=5)
                 process.kill()
 
 
@@ -86,15 +89,24 @@ def _run(
     on_rank: OnRank,
     args: tuple[object, ...],
 ) -> None:
+    result: tuple[bool, Any]
     try:
+        backend = CpuPlatform.collective_backend
         if device_type == "cpu":
             torch.set_num_threads(1)
             device = torch.device("cpu")
         else:
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // topology.size))
             device = torch.device(device_type, rank)
             torch.cuda.set_device(device)
-        mesh: Mesh = join_mesh(topology, rank, device, rendezvous, timeout=_EXCHANGE_LIMIT)
-        end.send((False, on_rank(mesh, device, *args)))
-        # Without leaving the group: captured graphs still hold its exchanges.
+            backend = CudaPlatform.collective_backend
+        mesh: Mesh = join_mesh(
+            topology, rank, device, rendezvous, backend=backend, timeout=_EXCHANGE_LIMIT
+        )
+        result = (False, on_rank(mesh, device, *args))
     except BaseException:
-        end.send((True, traceback.format_exc()))
+        result = (True, traceback.format_exc())
+    end.send(result)
+    # At once: to leave the group in order would wait for graphs that hold its exchanges, and for
+    # ranks that failed.
+    os._exit(0)

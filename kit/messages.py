@@ -113,6 +113,18 @@ class RunRequest:
 
 
 @dataclass(frozen=True)
+class Tick:
+    """Advance a request by one step, or to its image when all its steps are made."""
+
+    request_id: str
+    run: RunRequest | None
+    """The request, with its first tick."""
+
+    is_stopped: bool
+    """It must not make another step."""
+
+
+@dataclass(frozen=True)
 class RunResult:
     """What a worker returns for a finished request."""
 
@@ -177,7 +189,7 @@ class Failure:
     """Its plain attributes."""
 
 
-ToRank = StartRank | RunRequest | StopRun | Shutdown
+ToRank = StartRank | RunRequest | Tick | StopRun | Shutdown
 FromRank = Loaded | StepEvent | RunResult | Failure
-"""A rank answers StartRank with Loaded or Failure, and each RunRequest with StepEvents and then one
-RunResult or Failure."""
+"""A rank answers StartRank with Loaded or Failure, each RunRequest with StepEvents and then one
+RunResult or Failure, each Tick with one of the three."""

@@ -76,3 +76,21 @@ def has_ended(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+@contextlib.contextmanager
+def ray_cluster() -> Iterator[None]:
+    """A Ray cluster of this machine alone, started and ended."""
+    import ray
+
+    ray.init(
+        num_cpus=4,
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+        object_store_memory=80 << 20,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()

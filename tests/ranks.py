@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,9 @@ def run_ranks(topology: Topology, folder: Path, on_rank: OnRank, *args: object) 
 def _run(
     rank: int, rendezvous: str, topology: Topology, on_rank: OnRank, args: tuple[object, ...]
 ) -> Any:
-    mesh: Mesh = join_mesh(topology, rank, torch.device("cpu"), rendezvous)
+    # A rank that failed is not waited for much longer than any exchange here takes.
+    limit = timedelta(seconds=LIMIT_S / 2)
+    mesh: Mesh = join_mesh(topology, rank, torch.device("cpu"), rendezvous, timeout=limit)
     try:
         return on_rank(mesh, *args)
     finally:

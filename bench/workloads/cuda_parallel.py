@@ -35,6 +35,7 @@ from kit.pipeline.postprocess import to_pixels
 MODES: dict[str, KVMode] = {"baseline": "dense_legacy", "candidate": "paged_scheduler"}
 NUM_COMPARED_STEPS = 4
 NUM_PARITY_LAYERS = 2
+STEPS_IN_A_ROW = 5
 _EXCHANGES = 10
 
 
@@ -68,7 +69,9 @@ def measure_setting(context: Context, setting: Setting, num_ranks: int) -> Recor
             "decode": "all ranks together, in strips",
             "layer": "(step - fixed) / layers; fixed is what a step does beside its layers",
             "share_of_linear": "seconds of a layer on one card / (ranks x seconds on all), paged",
-            "order": "baseline, candidate, alternating; ranks begin together",
+            "steps_in_a_row": STEPS_IN_A_ROW,
+            "order": "steps of both, images of both; every second repeat in reverse; ranks begin "
+            "together",
             "weight_bytes_of_a_rank": [rank["weight_bytes"] for rank in ranks],
             "peak_bytes_of_a_rank": [rank["peak_bytes"] for rank in ranks],
         },
@@ -120,24 +123,30 @@ def on_rank(mesh: Mesh, device: torch.device, setting: Setting, repeats: int) ->
     found["exchange_s"] = _exchange(mesh, device, setting)
     requests = Requests(setting, model)
     found["difference"] = _difference(mesh, requests)
+    torch.manual_seed(0)  # ranks decode together: with the same weights
     decoder = random_decoder(config.vae, device)
     use_fused_kernels(decoder, device, torch.float16)
     if setting.is_card:
         decoder.half()
     beside = fixed_call(model, requests.layout, NUM_ROWS)
-    loops = {side: requests.loop(mode, 2 + repeats) for side, mode in MODES.items()}
+    num_steps = 2 + repeats * STEPS_IN_A_ROW
+    loops = {side: requests.loop(mode, num_steps) for side, mode in MODES.items()}
     for loop in loops.values():
         loop.step()
         loop.step()
     _image(mesh, device, requests, "paged_scheduler", decoder, setting)
     rows: dict[str, list[dict[str, float]]] = {side: [] for side in MODES}
-    for _ in range(repeats):
-        for side, mode in MODES.items():
-            fixed = together(mesh, device, beside)
-            step = together(mesh, device, loops[side].step)
-            row = {"step_s": step, "fixed_s": fixed, "layer_s": (step - fixed) / setting.num_layers}
+    for repeat in range(repeats):
+        sides = list(MODES.items())[:: -1 if repeat % 2 else 1]
+        for side, _ in sides:
             # Requests of a mode share pages or rows: a step is timed on whatever lies in them.
-            rows[side].append(row | _image(mesh, device, requests, mode, decoder, setting))
+            fixed = together(mesh, device, beside)
+            step = together(mesh, device, loops[side].step, STEPS_IN_A_ROW)
+            layer = (step - fixed) / setting.num_layers
+            rows[side].append({"step_s": step, "fixed_s": fixed, "layer_s": layer})
+        for side, mode in sides:
+            image = _image(mesh, device, requests, mode, decoder, setting)
+            rows[side][-1].update(image)
     found["rows"] = rows
     found["peak_bytes"] = torch.cuda.max_memory_allocated(device) if setting.is_card else 0
     return found
@@ -216,6 +225,8 @@ def _image(
     mesh.any(False)
     started = time.perf_counter()
     loop = requests.loop(mode, setting.num_image_steps)
+    synchronize(device)
+    prepared = time.perf_counter()
     loop.step()
     synchronize(device)
     first = time.perf_counter()
@@ -230,7 +241,8 @@ def _image(
     ended = time.perf_counter()
     return {
         "image_s": ended - started,
-        "first_step_s": first - started,
+        "prepare_s": prepared - started,
+        "first_step_s": first - prepared,
         "later_steps_s": denoised - first,
         "decode_s": ended - denoised,
     }

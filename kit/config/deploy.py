@@ -115,7 +115,7 @@ class StageConfig(_Frozen):
 
     max_num_seqs: Count = 1
     """Admitted requests that may hold keys and values; above 1 the next request's pages are
-    reserved while one runs."""
+    reserved while one runs, and with step_execution all of them run, a step each in turn."""
 
     max_queued_requests: Count = 64
     """Requests that may wait behind the one that runs; one more is refused with HTTP 503."""
@@ -138,7 +138,8 @@ class StageConfig(_Frozen):
     """Logical attention backend; pages need FLASH_ATTN."""
 
     step_execution: bool = False
-    """Schedule single denoising steps in place of whole requests; needs dense_legacy."""
+    """Schedule single denoising steps in place of whole requests; needs dense_legacy, and
+    enforce_eager where max_num_seqs is above 1."""
 
     vae_use_slicing: bool = False
     """Decode one image at a time. The kit always does, so true changes nothing."""

@@ -21,6 +21,7 @@ def check_rules(config: DeployConfig) -> None:
     _check_degrees(config)
     _check_vae_ranks(config)
     _check_devices(config)
+    _check_steps(config)
     _check_sampling(config)
 
 
@@ -40,6 +41,11 @@ def find_warnings(config: DeployConfig) -> tuple[str, ...]:
                 "next one's pages are reserved while one runs"
             )
         return tuple(found)
+    if stage.max_num_seqs > 1 and not stage.step_execution:
+        found.append(
+            f"{_set_by(config, 'stage.max_num_seqs')}: requests run one at a time in dense_legacy "
+            "without step_execution"
+        )
     for name in (
         "diffusion_kv_max_rows_per_request",
         "kv_cache_memory_bytes",
@@ -194,6 +200,21 @@ def _check_devices(config: DeployConfig) -> None:
             f"{parallel.sequence_size} x cfg {parallel.cfg_parallel_size} x data "
             f"{parallel.data_parallel_size}",
             f"name {parallel.world_size} in devices, or change parallel_config to match",
+        )
+
+
+def _check_steps(config: DeployConfig) -> None:
+    stage = config.stage
+    if stage.step_execution and stage.max_num_seqs > 1 and not stage.enforce_eager:
+        if stage.devices == "cpu":
+            return  # it runs eagerly in any case
+        raise _refusal(
+            config,
+            "stage.step_execution",
+            "requests that take turns need rows and latents of their own, and graphs keep those of "
+            "all requests in one place (enforce_eager is set by "
+            f"{config.provenance['stage.enforce_eager']})",
+            "set enforce_eager to true, max_num_seqs to 1, or this to false",
         )
 
 

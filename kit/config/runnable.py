@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from kit.config.deploy import DeployConfig, executor_backend, shown, value_of
+from kit.config.deploy import DeployConfig, shown, value_of
 from kit.config.rules import OFFLOAD_FIELDS
 from kit.errors import UnsupportedError
 
@@ -16,7 +16,6 @@ _NOT_IMPLEMENTED: tuple[tuple[str, object, str, str], ...] = (
         "layers wait in the host memory of one rank only",
         "set enable_layerwise_offload in its place",
     ),
-    ("step_execution", True, "only whole requests are scheduled", "set it to false"),
     ("enable_prefix_caching", True, "pages are never shared", "set it to false"),
 )
 
@@ -24,18 +23,9 @@ _NOT_IMPLEMENTED: tuple[tuple[str, object, str, str], ...] = (
 def check_runnable(config: DeployConfig) -> None:
     """Raise UnsupportedError for the first legal setting that this build does not implement."""
     parallel = config.stage.parallel_config
-    if parallel.vae_patch_parallel_size > 1:
-        _refuse(
-            config,
-            "parallel_config.vae_patch_parallel_size",
-            "not implemented yet: one rank of a group decodes",
-            "set it to 1",
-        )
     if parallel.group_size > 1 and config.stage.enable_layerwise_offload:
         reason = "layers stream through the card of one rank only"
         _refuse(config, "enable_layerwise_offload", reason, "set it to false")
-    if executor_backend(config) == "ray":
-        _refuse(config, "distributed_executor_backend", "Ray is not there yet", "use mp")
     if config.stage.devices == "cpu":
         for name in OFFLOAD_FIELDS:
             if getattr(config.stage, name):

@@ -18,6 +18,8 @@ from kit.errors import UnsupportedError
 from kit.kv.store import KVShape
 from kit.model.npu import try_all
 from kit.modelspec.config import ModelConfig
+from kit.telemetry.accelerators import cann_version
+from kit.worker.runner import prepare_device
 
 PUBLISHED_HEADS = (32, 8, 128)
 """Query heads, kv heads and head size of the published model."""
@@ -41,6 +43,9 @@ class NpuReport:
     """What was seen; a start runs on the first form of a mode without a problem."""
 
     version: str
+    cann: str | None
+    """None if CANN's set_env.sh was not sourced, or does not tell."""
+
     heads: tuple[int, int, int]
     paged: Mapping[str, str | None]
     """Each form of the attention call over pages, and what is wrong with it."""
@@ -64,7 +69,8 @@ class NpuReport:
             f"{name} {part.problem or f'off by {part.relative_error:.1e}'}"
             for name, part in self.parts.items()
         )
-        return f"{self.version}; attention at heads {self.heads}: {attention}; {parts}"
+        cann = f"CANN {self.cann or 'of unknown version'}"
+        return f"{self.version}, {cann}; attention at heads {self.heads}: {attention}; {parts}"
 
 
 def examine_npu(model: ModelConfig, device: torch.device) -> NpuReport:
@@ -72,6 +78,8 @@ def examine_npu(model: ModelConfig, device: torch.device) -> NpuReport:
 
     Raises UnsupportedError without torch-npu or its attention, RuntimeError as the device does.
     """
+    # Else float32, which everything is compared with, would mean 10 bits in products.
+    prepare_device(device)
     heads = (model.num_attention_heads, model.num_key_value_heads, model.attention_head_dim)
     try:
         check_heads(*heads)
@@ -82,6 +90,7 @@ def examine_npu(model: ModelConfig, device: torch.device) -> NpuReport:
     trials: tuple[Trial[Any], ...] = (try_rotation(device, heads[2]), *try_all(device, dtype))
     return NpuReport(
         operators.version,
+        cann_version().get("cann"),
         heads,
         {
             form: self_test(FiaPaged(operators, heads[0], form), shape, heads[0])

@@ -38,9 +38,9 @@ class ImageEngine:
     """Turns GenerationRequests into images.
 
     Everything but `start` may be called from any thread at any time, and nothing but `generate`
-    and `close` waits. Each worker group has a thread that runs requests, one at a time, in the
-    order in which they were submitted. A request may be submitted before `start`: it is checked at
-    once, and refused before any weight is loaded.
+    and `close` waits. Each worker group has a thread that runs requests, one at a time or with
+    `step_execution` a step of each in turn, in the order in which they were submitted. A request
+    may be submitted before `start`: it is checked at once, and refused before any weight is loaded.
     """
 
     def __init__(self, model: str | Path, config: DeployConfig) -> None:
@@ -57,13 +57,21 @@ class ImageEngine:
         self.metrics = EngineMetrics()
         stage = config.stage
         self._queue = RequestQueue(
-            self._plan.pools, stage.max_num_seqs, stage.max_queued_requests, self.metrics
+            self._plan.pools,
+            stage.max_num_seqs,
+            stage.max_queued_requests,
+            self.metrics,
+            by_steps=stage.step_execution,
         )
         self._starter = GroupStarter(
             executor_backend(config), self._plan.groups, timeout_s=stage.execute_model_timeout_s
         )
         self._pool = WorkerPool(
-            len(self._plan.groups), self._start_group, self._queue, self.metrics
+            len(self._plan.groups),
+            self._start_group,
+            self._queue,
+            self.metrics,
+            by_steps=stage.step_execution,
         )
         self.facts: EngineFacts | None = None
         self._info: WorkerInfo | None = None

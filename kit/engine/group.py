@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from kit.engine.replay import EngineFacts
 from kit.engine.status import GroupState
 from kit.errors import CancelledError, EngineError, GroupLostError, KitError, UnavailableError
 from kit.executor.base import Executor
+from kit.messages import RunRequest, RunResult, Tick
 from kit.request import GenerationResult, StepEvent
 from kit.telemetry.log import get_logger
 from kit.telemetry.metrics import EngineMetrics
@@ -27,7 +29,7 @@ logger = get_logger("engine")
 
 
 class WorkerGroup:
-    """Runs requests of the queue, one at a time, on a thread of its own."""
+    """Runs requests of the queue on a thread of its own, one at a time or in turn by steps."""
 
     def __init__(
         self,
@@ -36,10 +38,12 @@ class WorkerGroup:
         queue: RequestQueue,
         metrics: EngineMetrics,
         on_down: Callable[[BaseException], None],
+        *,
+        by_steps: bool = False,
     ) -> None:
-        """`start` loads the group; `on_down` is told why it is given up."""
+        """`start` loads the group; `on_down` is told why it is given up; by_steps: as the queue."""
         self.index, self._start, self._queue, self._metrics = index, start, queue, metrics
-        self._on_down = on_down
+        self._on_down, self._by_steps = on_down, by_steps
         self.state: GroupState = "starting"
         self.num_restarts = 0
         self.fault: str | None = None
@@ -69,7 +73,7 @@ class WorkerGroup:
 
     def _serve(self) -> None:
         try:
-            while not self._queue.closing:
+            while not self._queue.closing or self._queue.turns(self.index):
                 executor = self._executor or self._restart()
                 if executor is not None:
                     self._look(executor)
@@ -79,35 +83,28 @@ class WorkerGroup:
         except BaseException as error:
             logger.critical("the thread of group %d has stopped", self.index, exc_info=error)
             self._queue.fail_all(f"{type(error).__name__}: {error}")
+            for turn in self._queue.turns(self.index):
+                self._queue.finish(self.index, turn, _stopped_error(turn))
         finally:
             self.end_ranks()
 
     def _look(self, executor: Executor) -> None:
-        """Run the next request, if there is one."""
-        turn: Turn | None = None
+        """Run or advance the next request, if there is one."""
         try:
             executor.check()
             turn = self._queue.take(self.index, _LOOK_S)
             if turn is not None:
-                self._run(executor, turn)
+                outcome = self._execute(executor, turn)
+                if outcome is not None:
+                    self._queue.finish(self.index, turn, outcome)
         except GroupLostError as error:
-            self._lose(executor, turn, error)
+            self._lose(executor, error)
 
-    def _run(self, executor: Executor, turn: Turn) -> None:
-        """Run a request to its end; raises GroupLostError, and then it has not ended."""
-        outcome: GenerationResult | KitError | None = UnavailableError(
-            f"request {turn.pending.request_id}: the engine has stopped while it ran"
-        )
-        try:
-            outcome = self._execute(executor, turn)
-        except GroupLostError:
-            outcome = None
-            raise
-        finally:
-            if outcome is not None:
-                self._queue.finish(self.index, turn, outcome)
+    def _execute(self, executor: Executor, turn: Turn) -> GenerationResult | KitError | None:
+        """Return how a request ended; None if it has made a step and goes on.
 
-    def _execute(self, executor: Executor, turn: Turn) -> GenerationResult | KitError:
+        Raises GroupLostError, and then it has not ended.
+        """
         pending = turn.pending
 
         def on_step(event: StepEvent) -> None:
@@ -119,7 +116,12 @@ class WorkerGroup:
         assert self._facts is not None, "the thread starts after the facts are collected"
         run = pending.to_run(turn.allocation)
         try:
-            result = executor.run(run, on_step, pending.is_stopped)
+            if self._by_steps:
+                result = _advance(executor, run, turn, on_step)
+            else:
+                result = executor.run(run, on_step, pending.is_stopped)
+            if result is None:
+                return None
             return pending.to_result(run, result, turn.started, self._facts)
         except CancelledError as caught:
             return pending.stopped_error(caught)
@@ -135,13 +137,14 @@ class WorkerGroup:
             error.__cause__ = caught
             return error
 
-    def _lose(self, executor: Executor, turn: Turn | None, error: GroupLostError) -> None:
+    def _lose(self, executor: Executor, error: GroupLostError) -> None:
         self._executor, self.state, self.fault = None, "restarting", str(error)
         self._strikes += 1
         self._queue.close_group(self.index)
         logger.error("group %d is lost: %s", self.index, error)
         executor.close()
-        if turn is not None:
+        # The youngest first, so that the oldest is first in line again.
+        for turn in reversed(self._queue.turns(self.index)):
             self._queue.lose(self.index, turn, error)
 
     def _restart(self) -> Executor | None:
@@ -168,3 +171,26 @@ class WorkerGroup:
         self._queue.open_group(self.index)
         logger.info("group %d is ready again", self.index)
         return self._executor
+
+
+def _advance(
+    executor: Executor, run: RunRequest, turn: Turn, on_step: Callable[[StepEvent], None]
+) -> RunResult | None:
+    """Make a request's next step; None, or its result if that was all."""
+    is_stopped = turn.pending.is_stopped()
+    answer = executor.advance(Tick(run.request_id, run if turn.is_first else None, is_stopped))
+    if isinstance(answer, RunResult):
+        return answer
+    try:
+        on_step(answer)
+    except BaseException:
+        with contextlib.suppress(CancelledError):
+            executor.advance(Tick(run.request_id, None, is_stopped=True))
+        raise
+    return None
+
+
+def _stopped_error(turn: Turn) -> UnavailableError:
+    return UnavailableError(
+        f"request {turn.pending.request_id}: the engine has stopped while it ran"
+    )

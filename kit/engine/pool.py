@@ -30,11 +30,14 @@ class WorkerPool:
         start: Callable[[int], Executor],
         queue: RequestQueue,
         metrics: EngineMetrics,
+        *,
+        by_steps: bool = False,
     ) -> None:
-        """`start` loads the group of an index."""
+        """`start` loads the group of an index; by_steps: as the queue."""
         self._queue, self._metrics = queue, metrics
         self.groups: Sequence[WorkerGroup] = tuple(
-            WorkerGroup(index, start, queue, metrics, self._is_down) for index in range(num_groups)
+            WorkerGroup(index, start, queue, metrics, self._is_down, by_steps=by_steps)
+            for index in range(num_groups)
         )
         self._downs = threading.Lock()
 

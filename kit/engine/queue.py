@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kit.engine.deadlines import Deadlines
 from kit.engine.kv_view import RequestView, view_request
@@ -24,12 +24,15 @@ logger = get_logger("engine")
 
 @dataclass(frozen=True)
 class Turn:
-    """A request that a group must run now."""
+    """A request that a group must run now, or advance by a step."""
 
     pending: Pending
     allocation: KVAllocation | None
     started: float
-    """Reading of time.perf_counter."""
+    """When it began to run, a reading of time.perf_counter."""
+
+    is_first: bool = True
+    """Whether no step was given to it before."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,19 @@ class RequestQueue:
         max_num_seqs: int,
         max_queued: int,
         metrics: EngineMetrics,
+        *,
+        by_steps: bool = False,
     ) -> None:
-        """One pool for each group; `max_queued` requests may wait behind those that run."""
+        """One pool for each group; `max_queued` requests may wait behind those that run.
+
+        max_num_seqs, by_steps: see Scheduler.
+        """
         self._max_queued, self._metrics = max_queued, metrics
         self._changed = threading.Condition()  # guards all that follows
-        self._scheduler = Scheduler(pools, max_num_seqs)
+        self._scheduler = Scheduler(pools, max_num_seqs, by_steps=by_steps)
+        self._by_steps = by_steps
+        self._num_places = len(pools) * (max_num_seqs if by_steps else 1)
+        self._turns: tuple[dict[str, Turn], ...] = tuple({} for _ in pools)
         self._pending: dict[str, Pending] = {}
         self._progress = tuple(Progress() for _ in pools)
         self._version = 0
@@ -92,18 +103,18 @@ class RequestQueue:
                 raise InvalidRequestError(
                     f"request_id {pending.request_id!r} is already in use", param="request_id"
                 )
-            # As many as there are groups run, or will as soon as a thread looks: they do not wait.
-            if len(self._pending) >= self._max_queued + len(self._progress):
+            # As many as have a place run, or will as soon as a thread looks: they do not wait.
+            if len(self._pending) >= self._max_queued + self._num_places:
                 raise OverloadedError(
                     f"{self._max_queued} requests wait already (max_queued_requests); try again "
                     "later",
-                    retry_after_s=mean_run_time_s(self._progress) / len(self._progress),
+                    retry_after_s=mean_run_time_s(self._progress) / self._num_places,
                 )
             self._scheduler.add_request(
                 pending.request_id, rows.layout, rows.num_rows, largest_size=largest_size
             )
             for group, seen in zip(self._progress, self.snapshot().groups, strict=True):
-                if seen.running is None:
+                if not seen.running:
                     group.touch()
             self._pending[pending.request_id] = pending
             self._scheduling_changed()
@@ -137,18 +148,21 @@ class RequestQueue:
             self._scheduling_changed()
 
     def take(self, group: int, wait_s: float) -> Turn | None:
-        """Return the next request of a group; None when there was none for so long, or closing."""
+        """Return what a group must run or advance; None when there was nothing for so long.
+
+        Closing, nothing begins; by steps what runs still goes on.
+        """
         with self._changed:
-            scheduled = None if self._closing else self._scheduler.schedule(group)
-            if scheduled is None and not self._closing:
+            turn = self._next(group)
+            if turn is None and not self._closing:
                 self._changed.wait(wait_s)
-                scheduled = None if self._closing else self._scheduler.schedule(group)
-            if scheduled is None:
-                return None
-            self._progress[group].begin()
-            self._scheduling_changed()
-            pending = self._pending[scheduled.request_id]
-            return Turn(pending, scheduled.allocation, time.perf_counter())
+                turn = self._next(group)
+            return turn
+
+    def turns(self, group: int) -> tuple[Turn, ...]:
+        """Return what a group runs, the oldest first."""
+        with self._changed:
+            return tuple(self._turns[group].values())
 
     def step(self, group: int, event: StepEvent) -> None:
         """The running request of a group made a step."""
@@ -162,7 +176,7 @@ class RequestQueue:
         pending = turn.pending
         with self._changed:
             self._scheduler.finish(pending.request_id)
-            del self._pending[pending.request_id]
+            del self._pending[pending.request_id], self._turns[group][pending.request_id]
             is_done = isinstance(outcome, GenerationResult)
             self._progress[group].end(time.perf_counter() - turn.started if is_done else None)
             self._scheduling_changed()
@@ -173,7 +187,7 @@ class RequestQueue:
             self._fail(pending, outcome)
 
     def lose(self, group: int, turn: Turn, error: KitError) -> None:
-        """A group was lost with the request that it ran, which runs once more, first in line.
+        """A group was lost with a request that it ran, which runs once more, first in line.
 
         It ends with `error` if that happens for the second time, and otherwise if it was to stop.
         """
@@ -185,6 +199,7 @@ class RequestQueue:
                 ends = closing_error(pending.request_id)
             if ends is None:
                 self._scheduler.requeue(pending.request_id)
+                del self._turns[group][pending.request_id]
                 self._progress[group].end(None)
                 self._scheduling_changed()
         if ends is not None:
@@ -266,6 +281,23 @@ class RequestQueue:
             )
 
         return version, seen, tuple(view(*item) for item in holdings)
+
+    def _next(self, group: int) -> Turn | None:
+        turns, begun = self._turns[group], None
+        while not self._closing and (scheduled := self._scheduler.schedule(group)) is not None:
+            self._progress[group].begin()
+            self._scheduling_changed()
+            pending = self._pending[scheduled.request_id]
+            begun = Turn(pending, scheduled.allocation, time.perf_counter())
+            turns[scheduled.request_id] = begun
+        if not self._by_steps:
+            return begun
+        request_id = self._scheduler.next_step(group)
+        if request_id is None:
+            return None
+        turn = turns[request_id]
+        turns[request_id] = replace(turn, is_first=False)
+        return turn
 
     def _check_open(self) -> None:
         if self._fault is not None:

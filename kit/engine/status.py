@@ -29,8 +29,8 @@ class GroupStatus:
 
     index: int
     state: GroupState
-    running: str | None
-    """Id of the running request."""
+    running: tuple[str, ...]
+    """Ids of the running requests: one at most, unless they are scheduled step by step."""
 
     admitted: int
     """Requests whose pages are booked here and that do not run yet."""
@@ -81,7 +81,7 @@ class EngineStatus:
     @property
     def running(self) -> tuple[str, ...]:
         """Ids of the running requests, in the order of their groups."""
-        return tuple(group.running for group in self.groups if group.running is not None)
+        return tuple(name for group in self.groups for name in group.running)
 
     @property
     def pages(self) -> PageCounts:

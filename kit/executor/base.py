@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from kit.messages import RunRequest, RunResult, WorkerInfo
+from kit.messages import RunRequest, RunResult, Tick, WorkerInfo
 from kit.request import StepEvent
 
 OnStep = Callable[[StepEvent], None]
@@ -13,7 +13,10 @@ IsCancelled = Callable[[], bool]
 
 
 class Executor(Protocol):
-    """The ranks that run one request at a time together; made loaded. One thread only."""
+    """The ranks that run a request at a time, or a step at a time of several; made loaded.
+
+    One thread only.
+    """
 
     @property
     def info(self) -> WorkerInfo:
@@ -26,6 +29,10 @@ class Executor(Protocol):
         Raises GroupLostError when a rank is gone, hangs, or raised what is no KitError: then
         nothing runs any more, and `close` is all that may be called.
         """
+        ...
+
+    def advance(self, tick: Tick) -> StepEvent | RunResult:
+        """Make one step of a request, or its image; errors as in `run`, of this request only."""
         ...
 
     def check(self) -> None:

@@ -6,7 +6,8 @@ import threading
 from concurrent.futures import Future
 
 from kit.executor.base import IsCancelled, OnStep
-from kit.messages import RunRequest, RunResult, WorkerConfig, WorkerInfo
+from kit.messages import RunRequest, RunResult, Tick, WorkerConfig, WorkerInfo
+from kit.request import StepEvent
 from kit.worker.runner import ModelRunner
 
 
@@ -24,6 +25,10 @@ class InlineExecutor:
     def run(self, run: RunRequest, on_step: OnStep, is_cancelled: IsCancelled) -> RunResult:
         """As in Executor, but what is no KitError is raised as it is."""
         return self._runner.run(run, on_step, is_cancelled)
+
+    def advance(self, tick: Tick) -> StepEvent | RunResult:
+        """As `run`."""
+        return self._runner.advance(tick)
 
     def check(self) -> None:
         """Nothing can be gone."""

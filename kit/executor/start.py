@@ -38,12 +38,17 @@ class GroupStarter:
             from kit.executor.inline import InlineExecutor
 
             return InlineExecutor(configs[0])
+        name = f"group {group}"
+        if self._backend == "ray":
+            from kit.executor.ray_group import RayExecutor
+
+            return RayExecutor(configs, name=name, timeout_s=self._timeout_s)
         from kit.executor.multiprocess import MultiprocessExecutor
 
         first = sum(map(len, self._groups[:group]))
         return MultiprocessExecutor(
             configs,
             self._shares[first : first + len(configs)],
-            name=f"group {group}",
+            name=name,
             timeout_s=self._timeout_s,
         )

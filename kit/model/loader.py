@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from tqdm import tqdm
 
 from kit.model import offload
 from kit.model.fused import use_fused_kernels
-from kit.model.mapped import read_ahead
 from kit.model.moe import Experts, Router
+from kit.model.readers import Pair, Readers
 from kit.model.reference_encoder import ReferenceEncoder
 from kit.model.shard import WHOLE, Cut, Shard, SlicedLinear
 from kit.model.transformer import HunyuanImage3
@@ -26,9 +25,6 @@ from kit.modelspec.tensors import check_tensors
 
 OnBytes = Callable[[int], None]
 """Called with the stored bytes of every tensor, or of the rank's part of it, after it was read."""
-
-_READERS = 4
-"""Threads that copy to a card: one alone reads mapped files at half their rate."""
 
 _UNCUT = Cut(0, 0, 1)
 
@@ -201,32 +197,20 @@ def _fill(
         unit_scale=True,
         disable=None if show_progress else True,  # None: no bar where stderr is no terminal
     )
-    with bar, _readers(device) as readers:
+    with bar, Readers(device) as readers:
         for path, in_file in groupby(entries, key=lambda entry: entry.path):
             # Mapped, not read: no second copy of a file beside the parameters, and what the rank
             # does not hold is never touched.
             with safe_open(path, framework="pt", device="cpu") as file:
                 names = [entry.name for entry in in_file]
-                stored = [file.get_tensor(name) for name in names]
-                owned = [parts[name] for name in names]
-                for name, _ in zip(names, readers.map(_copy_part, stored, owned), strict=True):
+                pairs = [_pairs(file.get_tensor(name), *parts[name]) for name in names]
+                for name, _ in zip(names, readers.copy(pairs), strict=True):
                     bar.update(num_bytes[name])
                     if on_bytes is not None:
                         on_bytes(num_bytes[name])
 
 
-def _copy_part(stored: Tensor, owned: tuple[Tensor, Cut]) -> None:
-    view, cut = owned
-    parts = list(zip(cut.places(view), cut.of(stored), strict=True))
-    assert all(place.shape == part.shape for place, part in parts), "table and module disagree"
-    for _, part in parts:
-        read_ahead(part)
-    with torch.inference_mode(view.is_inference()):  # the caller's mode, which is its thread's own
-        for place, part in parts:
-            place.copy_(part)
-
-
-def _readers(device: torch.device) -> ThreadPoolExecutor:
-    if device.type != "cuda":
-        return ThreadPoolExecutor(1)
-    return ThreadPoolExecutor(_READERS, initializer=torch.cuda.set_device, initargs=(device,))
+def _pairs(stored: Tensor, view: Tensor, cut: Cut) -> list[Pair]:
+    pairs = list(zip(cut.places(view), cut.of(stored), strict=True))
+    assert all(place.shape == part.shape for place, part in pairs), "table and module disagree"
+    return pairs

@@ -85,7 +85,11 @@ def try_experts(layer: MoE, device: torch.device, dtype: torch.dtype) -> Trial[G
         tokens = _random(device, dtype, 300, layer.gate.wg.in_features)
         return relative_error(grouped(layer, tokens), layer.own(tokens))
 
-    return try_part("expert layer", _EXPERT_OPERATORS, grouped_on, measure)
+    name = "expert layer"
+    if layer.experts.num_all != len(layer.experts.down_proj):
+        # They leave rows of other ranks' experts unwritten, and a zero weight does not hide NaN.
+        return Trial(name, None, None, "ranks that hold whole experts have no operators")
+    return try_part(name, _EXPERT_OPERATORS, grouped_on, measure)
 
 
 def grouped_on(

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from kit.parallel.topology import ONE_RANK, Axis, Topology
 
-_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
-
 
 class RankGroup:
     """Some ranks that exchange tensors; in a group of one every exchange returns at once.
@@ -140,10 +138,12 @@ def join_mesh(
     device: torch.device,
     rendezvous: str | None,
     *,
+    backend: str = "gloo",
     timeout: timedelta = timedelta(minutes=10),
 ) -> Mesh:
     """Meet the other ranks at `rendezvous`, an init_method of torch such as tcp://host:port.
 
+    `backend` is the platform's, see Platform.collective_backend.
     Waits until all ranks have come, at most `timeout`, which is also the longest that an exchange
     on the host may take. A rank that is alone needs no rendezvous.
     """
@@ -151,7 +151,7 @@ def join_mesh(
         return single_mesh()
     assert rendezvous is not None, "ranks that share a request need a place to meet"
     dist.init_process_group(
-        _BACKENDS[device.type],
+        backend,
         init_method=rendezvous,
         rank=rank,
         world_size=topology.size,

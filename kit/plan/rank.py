@@ -221,7 +221,7 @@ def working_bytes(
         num_rows=shape.num_rows,
         dtype_bytes=precision.num_bytes,
         fused=precision.use_fused,
-        grouped=precision.use_grouped,
+        grouped=precision.use_grouped and not split.whole_experts,
         vae_dtype_bytes=precision.vae_num_bytes,
         vae_tiling=config.stage.vae_use_tiling,
         split=split,

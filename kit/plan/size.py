@@ -60,10 +60,11 @@ class SizePlan:
 
     activations: ActivationBytes
     peak_bytes: int
-    """Weights, pool or rows, and the largest of encoding references, denoising and decoding."""
+    """Weights, pool or rows, and the largest of encoding references, denoising and decoding;
+    without pages the rows of as many such requests as may take turns."""
 
     num_requests: int
-    """Such requests that can hold keys and values at once; one of them runs."""
+    """Such requests that can hold keys and values at once."""
 
     refusal: str | None
     """Why it does not fit, with the number to change; None if it does."""
@@ -177,12 +178,16 @@ class SizePlanner:
         row_tokens = shape.prefix_len + target
         references = self._reference_tokens(shape.reference, num_references)
         activations = working_bytes(self.spec, shape, self.precision, self.config, split)
-        num_pages, num_requests, refusal = 0, 1, None
+        stage = self.config.stage
+        num_pages, refusal = 0, None
+        num_requests = stage.max_num_seqs if stage.step_execution else 1
         if rank.kv is None:
             # Without pages a rank keeps the rows that it computes.
             rows = own_rows(shape.num_rows, split.cfg)
-            kv_bytes = rank.kept_rows_bytes or contiguous_bytes(rows, row_tokens, rank.token_bytes)
-            peak = rank.weight_bytes + kv_bytes + activations.peak
+            kept, token_bytes = rank.kept_rows_bytes, rank.token_bytes
+            kv_bytes = kept or contiguous_bytes(rows, row_tokens, token_bytes)
+            held = kept or contiguous_bytes(num_requests * rows, row_tokens, token_bytes)
+            peak = rank.weight_bytes + held + activations.peak
         else:
             num_pages = rank.kv.own_rows(shape.num_rows) * rank.kv.geometry.num_pages(row_tokens)
             kv_bytes = rank.kv.geometry.pool_bytes(num_pages)

@@ -5,12 +5,14 @@ Written from documents and never run on an NPU; see docs/ascend.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
 from typing import Any
 
 from kit.errors import UnsupportedError
 from kit.platforms.memory import CardMemory
+from kit.telemetry.environment import package_versions
 
 
 class AscendPlatform:
@@ -68,11 +70,29 @@ def find_operators(*names: str) -> tuple[str, tuple[Any, ...]]:
     return version, tuple(getattr(module, name) for name in names)
 
 
+def version_problem(versions: Mapping[str, str]) -> str | None:
+    """Say which half does not fit, of the installed versions of torch and torch-npu; None: both do.
+
+    Loaded together they would end in an undefined symbol, or in worse.
+    """
+    if "torch-npu" not in versions:  # import says so
+        return None
+    torch, torch_npu = (versions[name].split(".")[:2] for name in ("torch", "torch-npu"))
+    if torch == torch_npu:
+        return None
+    return (
+        f"torch-npu {versions['torch-npu']} is for torch {'.'.join(torch_npu)}, installed is torch "
+        f"{versions['torch']}; install torch-npu {'.'.join(torch)}, or torch {'.'.join(torch_npu)}"
+    )
+
+
 def import_torch_npu() -> Any:
     """Return the module torch_npu, which also gives torch its devices called npu.
 
     By name and late: nothing else of the kit needs it. Raises UnsupportedError with the reason.
     """
+    if (problem := version_problem(package_versions(("torch", "torch-npu")))) is not None:
+        raise UnsupportedError(problem)
     try:
         return import_module("torch_npu")
     except ModuleNotFoundError as error:

@@ -20,6 +20,10 @@ pages, a smaller one behind it waits, too. Otherwise a stream of small requests 
 as it comes free, and a big one would wait for ever. Nobody waits in vain, either: what could never
 fit is refused on arrival, and the first in line fits as soon as those ahead of it are gone.
 
+Where requests are scheduled step by step, a group runs all that it holds: `next_step` names the
+next one in turn, and a new one joins behind all others. So each of k requests makes every k-th
+step, however many steps the others have.
+
 A request is admitted to the group that has the least to do. A group that turns idle takes the
 oldest request that it can hold, also one that was admitted elsewhere: nobody waits behind a running
 request while a group stands idle.
@@ -29,7 +33,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kit.errors import EngineError, InvalidRequestError
 from kit.kv.allocation import KVAllocation
@@ -67,8 +71,8 @@ class GroupSnapshot:
     num_admitted: int
     """Admitted and not yet running."""
 
-    running: str | None
-    """Id of the running request."""
+    running: tuple[str, ...]
+    """Ids of the running requests, the next in turn first; one at most but for steps."""
 
     num_pages: int
     """Capacity of the pool; this and the next three are 0 in dense_legacy."""
@@ -95,7 +99,7 @@ class SchedulerSnapshot:
     @property
     def running(self) -> tuple[str, ...]:
         """Ids of the running requests, in the order of their groups."""
-        return tuple(group.running for group in self.groups if group.running is not None)
+        return tuple(name for group in self.groups for name in group.running)
 
     @property
     def num_pages(self) -> int:
@@ -130,25 +134,34 @@ class _Group:
     kv: KVCacheManager | None
     is_open: bool = True
     num_admitted: int = 0
-    running: tuple[str, _Queued] | None = None
+    running: OrderedDict[str, _Queued] = field(default_factory=OrderedDict)
+    """The next in turn first."""
 
     @property
     def num_held(self) -> int:
-        return self.num_admitted + (self.running is not None)
+        return self.num_admitted + len(self.running)
 
 
 class Scheduler:
     """The life of all requests of a deployment. Not locked: its owner is."""
 
-    def __init__(self, pools: Sequence[KVCacheManager | None], max_num_seqs: int) -> None:
+    def __init__(
+        self,
+        pools: Sequence[KVCacheManager | None],
+        max_num_seqs: int,
+        *,
+        by_steps: bool = False,
+    ) -> None:
         """One pool for each group, of equal sizes.
 
         Without pools (None, dense_legacy) no pages are booked and nothing is refused for its size.
-        `max_num_seqs` is how many requests a group may hold at once, the running one included.
+        `max_num_seqs` is how many requests a group may hold at once, those that run included: one,
+        or with `by_steps` all of them, a step each in turn.
         """
         assert max_num_seqs > 0, "somebody must be allowed to run"
         self._groups = tuple(_Group(kv) for kv in pools)
         self._max_num_seqs = max_num_seqs
+        self._max_running = max_num_seqs if by_steps else 1
         self._queue: OrderedDict[str, _Queued] = OrderedDict()
         """Waiting or admitted, the oldest first."""
 
@@ -187,23 +200,31 @@ class Scheduler:
                 return
 
     def schedule(self, group: int = 0) -> Scheduled | None:
-        """Start the next request in a group; None while one runs there, or none is for it.
+        """Begin the next request in a group; None while its places are taken, or none is for it.
 
         Books pages as `admit` does.
         """
         self.admit()
         own = self._groups[group]
-        if own.running is not None or not own.is_open:
+        if not own.is_open or len(own.running) == self._max_running:
             return None
         for request_id, queued in self._queue.items():
             if queued.group == group or self._book(request_id, queued, group):
                 del self._queue[request_id]
                 own.num_admitted -= 1
-                own.running = (request_id, queued)
+                own.running[request_id] = queued
                 self.admit()
                 return Scheduled(request_id, queued.allocation)
         assert not self._queue or own.num_held, "the first in line fits an empty pool"
         return None
+
+    def next_step(self, group: int = 0) -> str | None:
+        """Return which running request of a group makes the next step; None if none runs."""
+        running = self._groups[group].running
+        request_id = next(iter(running), None)
+        if request_id is not None:
+            running.move_to_end(request_id)
+        return request_id
 
     def finish(self, request_id: str) -> None:
         """Release the pages of a running request, however it ended.
@@ -251,7 +272,7 @@ class Scheduler:
 
     def holdings(self) -> tuple[Holding, ...]:
         """Return who holds which pages: those that run, then those admitted, the oldest first."""
-        running = [group.running for group in self._groups if group.running is not None]
+        running = [item for group in self._groups for item in group.running.items()]
         admitted = [(name, queued) for name, queued in self._queue.items()]
         return tuple(
             Holding(name, queued.group, at < len(running), queued.allocation)
@@ -262,20 +283,19 @@ class Scheduler:
     def _group_of(self, request_id: str) -> _Group | None:
         """Return the group that runs a request."""
         for group in self._groups:
-            if group.running is not None and group.running[0] == request_id:
+            if request_id in group.running:
                 return group
         return None
 
     def _end(self, request_id: str) -> _Queued:
         group = self._group_of(request_id)
-        if group is None or group.running is None:
-            running = ", ".join(g.running[0] for g in self._groups if g.running is not None)
+        if group is None:
+            running = ", ".join(name for g in self._groups for name in g.running)
             raise EngineError(
                 f"finish of request {request_id}: {running or 'no request'} is running; "
                 "finish only what schedule() returned, once"
             )
-        queued = group.running[1]
-        group.running = None
+        queued = group.running.pop(request_id)
         group.num_admitted += 1
         self._unbook(queued)
         return queued
@@ -311,7 +331,7 @@ def _snapshot(group: _Group) -> GroupSnapshot:
     return GroupSnapshot(
         is_open=group.is_open,
         num_admitted=group.num_admitted,
-        running=None if group.running is None else group.running[0],
+        running=tuple(group.running),
         num_pages=pool.num_pages,
         num_pages_used=pool.num_used,
         num_pages_free=pool.num_free,

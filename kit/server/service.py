@@ -83,6 +83,6 @@ def answers(
     """Describe a success for the API's document; `stream` says what the events are."""
     content: dict[str, Any] = {}
     if stream is not None:
-        # Without a type: some readers hold the schema against the whole text, some against an event.
+        # Without a type: readers hold the schema against the whole text or against an event.
         content["text/event-stream"] = {"schema": {"description": stream}}
     return {200: {"model": model, "description": description, "content": content}}

@@ -23,6 +23,7 @@ from kit.messages import (
     Shutdown,
     StartRank,
     StopRun,
+    Tick,
     ToRank,
 )
 from kit.request import StepEvent
@@ -37,12 +38,14 @@ class Inbox:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._waiting: queue.SimpleQueue[StartRank | RunRequest | Shutdown] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[StartRank | RunRequest | Tick | Shutdown] = (
+            queue.SimpleQueue()
+        )
         self._stopped: set[str] = set()
         self._ends = threading.Event()
         threading.Thread(target=self._read, name="kit-inbox", daemon=True).start()
 
-    def next(self) -> StartRank | RunRequest | Shutdown:
+    def next(self) -> StartRank | RunRequest | Tick | Shutdown:
         """Wait for the next message that is no wish to stop."""
         return self._waiting.get()
 
@@ -91,11 +94,25 @@ def serve(connection: Connection) -> None:
             logger.exception("loading failed")
         send(to_failure(error))
         return
-    send(Loaded(runner.info))
+    info = runner.info
+    logger.info(
+        "%s: %s, %s, kernel %s, page size %s, pool %d bytes, %d threads",
+        start.config.topology,
+        info.device,
+        info.backend,
+        info.kernel,
+        info.page_size,
+        info.pool_bytes,
+        info.platform.num_threads,
+    )
+    send(Loaded(info))
     on_step = send if start.config.rank == 0 else _keep
-    while isinstance(run := inbox.next(), RunRequest):
+    while isinstance(run := inbox.next(), RunRequest | Tick):
         try:
-            send(runner.run(run, on_step, partial(inbox.is_stopped, run.request_id)))
+            if isinstance(run, Tick):
+                send(runner.advance(run))
+            else:
+                send(runner.run(run, on_step, partial(inbox.is_stopped, run.request_id)))
         except BaseException as error:  # as above
             if not isinstance(error, KitError):
                 logger.exception("request %s failed", run.request_id)

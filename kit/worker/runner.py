@@ -1,4 +1,4 @@
-"""One rank: owns the weights and the keys and values, runs requests one at a time."""
+"""One rank: owns the weights and the keys and values, runs requests whole or step by step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from kit.attention.base import KVBackend, RequestKV
 from kit.attention.registry import create_backend
 from kit.errors import CancelledError, WorkerError
-from kit.messages import RunRequest, RunResult, WorkerConfig, WorkerInfo
+from kit.messages import RunRequest, RunResult, Tick, WorkerConfig, WorkerInfo
 from kit.model.fused import expert_layer
 from kit.model.loader import load_reference_encoder, load_transformer, load_vae_decoder
 from kit.model.offload import StreamedLayers, WaitingModule
@@ -36,6 +36,7 @@ from kit.platforms.detect import open_platform
 from kit.request import StepEvent
 from kit.telemetry.log import get_logger
 from kit.worker.facts import describe_platform
+from kit.worker.open_run import OpenRun
 
 OnStep = Callable[[StepEvent], None]
 IsCancelled = Callable[[], bool]
@@ -60,7 +61,13 @@ class ModelRunner:
         prepare_device(device)
         dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
         model_config = load_model_config(folder)
-        self._mesh: Mesh = join_mesh(config.topology, config.rank, device, config.rendezvous)
+        self._mesh: Mesh = join_mesh(
+            config.topology,
+            config.rank,
+            device,
+            config.rendezvous,
+            backend=self._platform.collective_backend,
+        )
         shard = Shard.of(self._mesh, whole_experts=config.whole_experts)
         self.backend: KVBackend = create_backend(
             device=device,
@@ -137,6 +144,7 @@ class ModelRunner:
             read_time_s=reading,
             expert_layer=expert_layer(self._model),
         )
+        self._open: dict[str, OpenRun] = {}
         self._paged_path_logged = False
         logger.info(
             "rank %d of %s: read %.1f MiB in %.2f s, %.0f MiB/s; weights %.1f MiB",
@@ -153,67 +161,92 @@ class ModelRunner:
         self._graphs = None  # they hold the exchanges of the group
         self._mesh.close()
 
-    @torch.inference_mode()
     def run(self, run: RunRequest, on_step: OnStep, is_cancelled: IsCancelled) -> RunResult:
-        """Denoise and decode one request; raises CancelledError, WorkerError, KVCacheError.
+        """Denoise and decode one request; errors as in `advance`.
 
-        Looks at `is_cancelled` between steps: what one rank sees ends the request on all. A request
-        that does not end well has its keys and values scrubbed before this returns, so that its
-        pages can be released. `run.allocation` is for this rank's rows. After any other exception
-        the other ranks wait for this one, so its process must end.
+        Looks at `is_cancelled` between steps: what one rank sees ends the request on all.
         """
-        rows = share_rows(run.rows.num_rows, self._mesh.cfg)
-        kv = self.backend.open(run.rows.layout, rows.num_own, run.allocation)
-        try:
-            return self._run(run, kv, on_step, is_cancelled)
-        except torch.OutOfMemoryError as error:
-            kv.scrub()
-            if self._mesh.topology.size > 1:
+        first: RunRequest | None = run
+        while True:
+            answer = self.advance(Tick(run.request_id, first, is_cancelled()))
+            if isinstance(answer, RunResult):
+                return answer
+            first = None
+            try:
+                on_step(answer)
+            except BaseException:
+                self._open.pop(run.request_id).kv.scrub()
                 raise
-            raise WorkerError(
-                f"request {run.request_id}: {self.info.device} ran out of memory ({error}); lower "
-                "kv_cache_memory_bytes or gpu_memory_utilization, or ask for a smaller image"
-            ) from error
-        except BaseException:
-            kv.scrub()
-            raise
 
-    def _run(
-        self, run: RunRequest, kv: RequestKV, on_step: OnStep, is_cancelled: IsCancelled
-    ) -> RunResult:
+    @torch.inference_mode()
+    def advance(self, tick: Tick) -> StepEvent | RunResult:
+        """Make a request's next step, or after the last one its image, and be done with it.
+
+        Raises CancelledError, WorkerError, KVCacheError: a request that does not end well has its
+        keys and values scrubbed before this returns, so that its pages can be released.
+        `run.allocation` is for this rank's rows. After any other exception the other ranks wait
+        for this one, so its process must end.
+        """
+        kv: RequestKV | None = None
+        try:
+            if tick.run is not None:
+                rows = share_rows(tick.run.rows.num_rows, self._mesh.cfg)
+                kv = self.backend.open(tick.run.rows.layout, rows.num_own, tick.run.allocation)
+                self._open[tick.request_id] = self._begin(tick.run, kv)
+            now = self._open[tick.request_id]
+            kv = now.kv
+            answer = self._advance(now, tick.is_stopped)
+        except BaseException as error:
+            self._open.pop(tick.request_id, None)
+            if kv is not None:
+                kv.scrub()
+            if isinstance(error, torch.OutOfMemoryError) and self._mesh.topology.size == 1:
+                raise WorkerError(
+                    f"request {tick.request_id}: {self.info.device} ran out of memory ({error}); "
+                    "lower kv_cache_memory_bytes or gpu_memory_utilization, or ask for a smaller "
+                    "image"
+                ) from error
+            raise
+        if isinstance(answer, RunResult):
+            del self._open[tick.request_id]
+        return answer
+
+    def _begin(self, run: RunRequest, kv: RequestKV) -> OpenRun:
         trace = Trace() if run.trace_path else None
         started = time.perf_counter()
         references = self._encode(run, trace)
         reference_time = time.perf_counter() - started
         loop = DenoiseLoop(self._model, kv, run, trace, self._graphs, self._mesh.cfg, references)
         previewed = preview_steps(loop.num_steps, run.num_partial_images)
-        step_times: list[float] = []
-        tokens_written: list[int] = []
-        preview_time = 0.0
-        while not loop.finished:
-            self._check_not_cancelled(run, loop, is_cancelled)
-            started = time.perf_counter()
-            tokens = loop.step()
-            self._platform.synchronize()
-            step_times.append(time.perf_counter() - started)
-            tokens_written.append(tokens)
-            self._log_paged_path(kv)
-            preview = None
-            if loop.step_index in previewed:
-                self._check_finite(run, loop)
-                _, preview, seconds = self._decode(loop.clean_estimate())
-                preview_time += seconds
-            on_step(
-                StepEvent(
-                    run.request_id,
-                    loop.step_index,
-                    loop.num_steps,
-                    step_times[-1],
-                    tokens,
-                    preview,
-                )
-            )
-        self._check_not_cancelled(run, loop, is_cancelled)
+        return OpenRun(run, kv, loop, trace, frozenset(previewed), reference_time)
+
+    def _advance(self, now: OpenRun, is_stopped: bool) -> StepEvent | RunResult:
+        run, loop = now.run, now.loop
+        self._check_not_cancelled(run, loop, is_stopped)
+        if loop.finished:
+            return self._end(now)
+        started = time.perf_counter()
+        tokens = loop.step()
+        self._platform.synchronize()
+        now.step_times_s.append(time.perf_counter() - started)
+        now.tokens_written.append(tokens)
+        self._log_paged_path(now.kv)
+        preview = None
+        if loop.step_index in now.previewed:
+            self._check_finite(run, loop)
+            _, preview, seconds = self._decode(loop.clean_estimate())
+            now.preview_time_s += seconds
+        return StepEvent(
+            run.request_id,
+            loop.step_index,
+            loop.num_steps,
+            now.step_times_s[-1],
+            tokens,
+            preview,
+        )
+
+    def _end(self, now: OpenRun) -> RunResult:
+        run, loop, trace = now.run, now.loop, now.trace
         self._check_finite(run, loop)
         decoded, pixels, decode_time = self._decode(loop.latents)
         if trace is not None and run.trace_path is not None and self._mesh.is_leader:
@@ -223,12 +256,12 @@ class ModelRunner:
         return RunResult(
             request_id=run.request_id,
             image=pixels,
-            step_times_s=tuple(step_times),
-            tokens_written=tuple(tokens_written),
-            reference_time_s=reference_time,
-            preview_time_s=preview_time,
+            step_times_s=tuple(now.step_times_s),
+            tokens_written=tuple(now.tokens_written),
+            reference_time_s=now.reference_time_s,
+            preview_time_s=now.preview_time_s,
             decode_time_s=decode_time,
-            kv_bytes=kv.num_bytes,
+            kv_bytes=now.kv.num_bytes,
             peak_memory_bytes=self._platform.peak_memory_bytes(),
         )
 
@@ -265,10 +298,8 @@ class ModelRunner:
         pixels = to_pixels(decoded)
         return decoded, pixels, time.perf_counter() - started
 
-    def _check_not_cancelled(
-        self, run: RunRequest, loop: DenoiseLoop, is_cancelled: IsCancelled
-    ) -> None:
-        if self._mesh.any(is_cancelled()):
+    def _check_not_cancelled(self, run: RunRequest, loop: DenoiseLoop, is_stopped: bool) -> None:
+        if self._mesh.any(is_stopped):
             raise CancelledError(
                 f"request {run.request_id} was cancelled after step {loop.step_index}"
             )

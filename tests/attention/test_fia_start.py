@@ -16,13 +16,16 @@ from fia_emulation import CALLS
 from fia_faults import arguments
 from torch import Tensor
 
-from kit.attention.ascend.limits import check_call, check_heads, check_pool
+from kit.attention.ascend.limits import FIA, check_call, check_heads, check_pool
 from kit.attention.ascend.operators import Operators, load_operators
 from kit.attention.ascend.start import RELATIVE_LIMIT, open_dense, open_paged, self_test
+from kit.attention.registry import _dense_kernel, _paged_kernel
+from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.errors import ConfigError, KitError, KVCacheError, UnsupportedError, WorkerError
 from kit.kv.geometry import KVGeometry
 from kit.kv.manager import KVCacheManager
 from kit.kv.store import KVShape
+from kit.modelspec.config import load_model_config
 
 SHAPE = KVShape(2, 2, 64, torch.bfloat16, torch.device("cpu"))
 NUM_HEADS = 4
@@ -216,3 +219,15 @@ def test_a_shared_page_counts_once_for_each_row() -> None:
     with pytest.raises(KitError, match="needs 6 KV pages"):
         KVCacheManager(geometry, 5, 2).reserve("r", 2, 300)
     assert KVCacheManager(geometry, 6, 2).reserve("r", 2, 300) is not None
+
+
+def test_a_worker_opens_the_kernel_of_its_mode(operators: Operators) -> None:
+    """What the registry builds where the device is an NPU and FLASH_ATTN runs ascend_fia."""
+    model = load_model_config(DEFAULT_CHECKPOINT)
+    shape = KVShape(1, 4, 64, torch.bfloat16, torch.device("cpu"))
+    paged = _paged_kernel(FIA, None, model, model.num_attention_heads, shape, 40)
+    dense = _dense_kernel(FIA, None, model.num_attention_heads, shape)
+    assert (paged.version, dense.version) == (
+        f"{operators.version} TND",
+        f"{operators.version} BSH",
+    )

@@ -49,10 +49,12 @@ def test_tensor_parallel_on_two_processes(tiny: Setting) -> None:
     assert record.findings["error_against_one_rank"] < 1e-4
     assert record.candidate is not None
     for row in record.candidate.rows:
-        parts = [row[name] for name in ("first_step_s", "later_steps_s", "decode_s")]
+        names = ("prepare_s", "first_step_s", "later_steps_s", "decode_s")
+        parts = [row[name] for name in names]
         assert sum(parts) == pytest.approx(row["image_s"])  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_shared_tokens_and_rows_on_two_processes(tiny: Setting) -> None:
     record = cuda_parallel_whole.measure_setting(context("cuda_parallel_whole"), tiny, 2)
     assert record.status == "ok", record.error

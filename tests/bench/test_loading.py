@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from golden_cases import PACKAGE
 
 from bench.environment import capture
@@ -12,6 +13,7 @@ from bench.registry import Context
 from bench.workloads import loading
 
 
+@pytest.mark.long
 def test_loading_on_two_processes(tmp_path: Path) -> None:
     raw = json.loads((PACKAGE / "checkpoint" / "golden" / "config.json").read_text())
     setting = loading.Setting("cpu", raw, 2, tmp_path)

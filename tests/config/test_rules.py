@@ -142,6 +142,13 @@ def test_paged_requires_rows(write: Callable[..., Path], rows: dict[str, None]) 
             "set vae_use_tiling to false, or vae_patch_parallel_size to 1",
         ),
         (
+            {"step_execution": True, "max_num_seqs": 2, "enforce_eager": False, "devices": "0"},
+            "step_execution",
+            True,
+            "graphs keep those of all requests in one place (enforce_eager is set by",
+            "set enforce_eager to true, max_num_seqs to 1, or this to false",
+        ),
+        (
             {"sequence_parallel_size": 4, "ulysses_degree": 2},
             "parallel_config.sequence_parallel_size",
             4,
@@ -230,13 +237,16 @@ def test_what_is_legal_resolves(settings: dict[str, object]) -> None:
     assert load_config(stage_overrides={"0": settings}).warnings == ()
 
 
-def test_paged_warns_about_several_requests() -> None:
+def test_several_requests_that_do_not_take_turns_are_warned_about() -> None:
     (warning,) = load_config(stage_overrides={"0": PAGED | {"max_num_seqs": 2}}).warnings
     assert warning == (
         "stages[0].max_num_seqs (got 2, set by --stage-overrides): requests still run one at a "
         "time; the next one's pages are reserved while one runs"
     )
-    assert load_config(stage_overrides={"0": {"max_num_seqs": 2}}).warnings == ()
+    (warning,) = load_config(stage_overrides={"0": {"max_num_seqs": 2}}).warnings
+    assert "run one at a time in dense_legacy without step_execution" in warning
+    turns = {"max_num_seqs": 2, "step_execution": True}
+    assert load_config(stage_overrides={"0": turns}).warnings == ()
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,6 @@ def test_the_tiny_deployments_run() -> None:
     ("settings", "field", "value", "remedy"),
     [
         (
-            {"tensor_parallel_size": 2, "vae_patch_parallel_size": 2},
-            "parallel_config.vae_patch_parallel_size",
-            2,
-            "set it to 1",
-        ),
-        ({"distributed_executor_backend": "ray"}, "distributed_executor_backend", "ray", "use mp"),
-        (
             {"tensor_parallel_size": 2, "devices": "0,1", "enable_layerwise_offload": True},
             "enable_layerwise_offload",
             True,
@@ -53,7 +46,6 @@ def test_the_tiny_deployments_run() -> None:
             True,
             "set it to false",
         ),
-        ({"step_execution": True}, "step_execution", True, "set it to false"),
         ({"enable_prefix_caching": True}, "enable_prefix_caching", True, "set it to false"),
     ],
 )

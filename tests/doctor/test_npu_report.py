@@ -102,12 +102,14 @@ def test_a_part_that_does_not_pass_fails(
 
 def test_the_line_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in's one untruth: its device is the CPU."""
+    monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
     monkeypatch.setattr(torch, "device", lambda *_: CPU)
     check = _NPU_CHECKS["npu"](DEFAULT_CHECKPOINT)
     assert check.status == "ok"
     assert "60.00 of 64.00 GiB free" in check.detail
     assert "pages TND passed, pages BSH passed, contiguous rows passed" in check.detail
     assert "expert layer off by" in check.detail
+    assert "CANN of unknown version" in check.detail
     assert BENCHMARK in check.detail
     assert check.data["version"].startswith("torch-npu ")
 

@@ -11,14 +11,14 @@ from kit.engine.status import EngineStatus, GroupStatus, PageCounts, unready_rea
 GROUP = GroupStatus(
     index=0,
     state="ready",
-    running=None,
+    running=(),
     admitted=0,
     pages=PageCounts(8, 0, 8, 4),
     num_restarts=0,
     fault=None,
     last_progress_age_s=None,
 )
-RUNS = replace(GROUP, running="r", last_progress_age_s=5.0)
+RUNS = replace(GROUP, running=("r",), last_progress_age_s=5.0)
 STANDS = replace(RUNS, last_progress_age_s=120.5)
 LOST = replace(GROUP, state="restarting", fault="rank 1 has ended by signal 9")
 IDLE = EngineStatus(
@@ -58,7 +58,7 @@ def test_ready_when_idle_however_long_or_when_steps_are_made(status: EngineStatu
         (replace(IDLE, closing=True), "shutting down"),
         (replace(IDLE, started=False, closing=True), "shutting down"),
         (replace(IDLE, groups=(STANDS,)), "no step for 120 s"),
-        (replace(IDLE, waiting=1, groups=(replace(STANDS, running=None),)), "no step"),
+        (replace(IDLE, waiting=1, groups=(replace(STANDS, running=()),)), "no step"),
         (replace(IDLE, groups=(STANDS, LOST)), "no step for 120 s"),
         (replace(IDLE, groups=(LOST, LOST)), "no worker group is ready"),
         (replace(IDLE, groups=(LOST,)), "by signal 9"),

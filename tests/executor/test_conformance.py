@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from executor_cases import Group
+from executor_cases import Group, ray_cluster
 
 from kit.config.deploy import ExecutorBackend
 from kit.errors import CancelledError, CheckpointError, GroupLostError, KVCacheError
 from kit.executor.base import Executor
+from kit.messages import RunRequest, RunResult, Tick
 from kit.request import StepEvent
 
-BACKENDS: tuple[ExecutorBackend, ...] = ("inline", "mp")
+BACKENDS = ("inline", "mp", pytest.param("ray", marks=pytest.mark.long))
 
 
 def ignore(event: StepEvent) -> None:
@@ -42,7 +44,8 @@ def executor(request: pytest.FixtureRequest, group: Group, inline: Executor) -> 
     if request.param == "inline":
         yield inline
         return
-    with group.start(request.param) as executor:
+    cluster = ray_cluster() if request.param == "ray" else contextlib.nullcontext()
+    with cluster, group.start(request.param) as executor:
         yield executor
 
 
@@ -63,6 +66,35 @@ def test_it_gives_the_picture_of_the_inline_rank(
     assert events[1].preview is None
     same = {"load_time_s": 0.0, "read_time_s": 0.0, "platform": inline.info.platform}
     assert replace(executor.info, **same) == replace(inline.info, **same)
+
+
+def test_steps_of_requests_in_turn_give_the_pictures_of_each_alone(
+    group: Group, executor: Executor, inline: Executor
+) -> None:
+    with group.request() as one, group.request(num_steps=3) as other:
+        expected = {run.request_id: inline.run(run, ignore, never) for run in (one, other)}
+        waiting: dict[str, RunRequest | None] = {run.request_id: run for run in (one, other)}
+        order, images = [], {}
+        while waiting:
+            for name, first in list(waiting.items()):
+                answer = executor.advance(Tick(name, first, is_stopped=False))
+                waiting[name] = None
+                order.append(name)
+                if isinstance(answer, RunResult):
+                    images[name] = answer.image
+                    del waiting[name]
+        assert order == [one.request_id, other.request_id] * 3 + [other.request_id]
+        for name, result in expected.items():
+            assert (images[name] == result.image).all()
+
+
+def test_a_stopped_tick_ends_its_request_only(group: Group, executor: Executor) -> None:
+    with group.request(num_steps=500) as one, group.request(num_steps=1) as other:
+        for run in (one, other):
+            assert isinstance(executor.advance(Tick(run.request_id, run, False)), StepEvent)
+        with pytest.raises(CancelledError, match=f"{one.request_id} was cancelled after step 1"):
+            executor.advance(Tick(one.request_id, None, is_stopped=True))
+        assert isinstance(executor.advance(Tick(other.request_id, None, False)), RunResult)
 
 
 def test_a_cancelled_request_ends_between_steps_and_the_next_one_runs(
@@ -107,7 +139,34 @@ def test_a_callback_that_raises_stops_its_run_only(group: Group, executor: Execu
         assert executor.run(run, ignore, never).request_id == run.request_id
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+def test_ranks_of_a_group_cancel_fail_and_run_together(checkpoint: Path, inline: Executor) -> None:
+    """Each of two ranks has one row: both must end a request after the same step."""
+    group = Group(checkpoint, cfg_parallel_size=2, vae_patch_parallel_size=2)
+    steps: list[int] = []
+    with group.start("mp") as executor:
+        with group.request(num_steps=500) as run, pytest.raises(CancelledError, match="after step"):
+            executor.run(run, lambda event: steps.append(event.step), lambda: len(steps) >= 2)
+        with group.request() as run:
+            assert run.allocation is not None
+            assert len(run.allocation.page_tables) == 1, "a rank has the pages of its own row"
+            beyond = tuple((10**6, *table[1:]) for table in run.allocation.page_tables)
+            bad = replace(run, allocation=replace(run.allocation, page_tables=beyond))
+            with pytest.raises(KVCacheError, match="1000000"):
+                executor.run(bad, ignore, never)
+            executor.check()
+            together = executor.run(run, ignore, never).image.astype(int)
+            answers = [executor.advance(Tick(run.request_id, run, False))]
+            while not isinstance(answers[-1], RunResult):
+                answers.append(executor.advance(Tick(run.request_id, None, False)))
+            assert len(answers) == 3
+            assert (answers[-1].image == together).all()
+    alone = Group(checkpoint)
+    with alone.request() as run:
+        expected = inline.run(run, ignore, never).image
+    assert abs(together - expected).max() <= 1
+
+
+@pytest.mark.parametrize("backend", ["inline", "mp"])
 def test_a_checkpoint_that_became_bad_is_refused_by_name(
     backend: ExecutorBackend, checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -44,16 +44,25 @@ def executor(group: Group) -> Iterator[MultiprocessExecutor]:
         yield executor
 
 
+@pytest.fixture
+def pair(checkpoint: Path) -> Iterator[tuple[Group, MultiprocessExecutor]]:
+    """Two ranks that share every weight matrix."""
+    group = Group(checkpoint, tensor_parallel_size=2)
+    with group.start("mp", timeout_s=10.0) as executor:
+        assert isinstance(executor, MultiprocessExecutor)
+        yield group, executor
+
+
 def never() -> bool:
     return False
 
 
-def signal_at(executor: MultiprocessExecutor, step: int, number: int) -> OnStep:
-    """Return an `on_step` that sends the rank a signal after a step."""
+def signal_at(executor: MultiprocessExecutor, step: int, number: int, *, rank: int = 0) -> OnStep:
+    """Return an `on_step` that sends a rank a signal after a step."""
 
     def on_step(event: StepEvent) -> None:
         if event.step == step:
-            os.kill(executor.pids[0], number)
+            os.kill(executor.pids[rank], number)
 
     return on_step
 
@@ -102,6 +111,35 @@ def test_an_idle_rank_that_is_killed_is_noticed(executor: MultiprocessExecutor) 
     assert "has ended by signal 9" in str(errors[0])
 
 
+def test_a_killed_rank_takes_those_with_it_that_wait_for_it(
+    pair: tuple[Group, MultiprocessExecutor],
+) -> None:
+    group, executor = pair
+    pids = executor.pids
+    started = time.monotonic()
+    with (
+        group.request(num_steps=500) as run,
+        pytest.raises(GroupLostError, match=rf"rank 1 \(process {pids[1]}\) has ended by signal 9"),
+    ):
+        executor.run(run, signal_at(executor, 2, signal.SIGKILL, rank=1), never)
+    assert all(map(has_ended, pids))
+    assert time.monotonic() - started < 10.0, "nobody waited for a time limit"
+
+
+@pytest.mark.long
+def test_a_stuck_rank_takes_those_with_it_that_wait_for_it(
+    pair: tuple[Group, MultiprocessExecutor],
+) -> None:
+    group, executor = pair
+    pids = executor.pids
+    with (
+        group.request(num_steps=500) as run,
+        pytest.raises(GroupLostError, match="execute_model_timeout_s is 10"),
+    ):
+        executor.run(run, signal_at(executor, 2, signal.SIGSTOP, rank=1), never)
+    assert all(map(has_ended, pids))
+
+
 def test_close_ends_a_run_of_another_thread_and_leaves_nothing(
     group: Group, executor: MultiprocessExecutor
 ) -> None:
@@ -122,7 +160,7 @@ def test_close_ends_a_run_of_another_thread_and_leaves_nothing(
     thread.join(PATIENCE_S)
     assert len(errors) == 1
     assert has_ended(pid)
-    assert not psutil.Process().children(recursive=True)
+    assert pid not in {child.pid for child in psutil.Process().children(recursive=True)}
     executor.close()
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import npu_emulation
 import npu_faults
 import pytest
 import torch
+import torch.distributed as dist
 from fia_emulation import CALLS
+from host_waits import Waits
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.attention.ascend.trial import PART_LIMIT
 from kit.model.fused import expert_layer
 from kit.model.moe import MoE
 from kit.model.norm import RMSNorm
 from kit.model.npu import random_layer, try_all, use_npu_operators
+from kit.model.shard import Shard
+from kit.parallel.group import RankGroup
 
 CPU = torch.device("cpu")
 
@@ -77,21 +79,6 @@ def test_an_expert_without_tokens_and_one_with_all() -> None:
     torch.testing.assert_close(moe(x), wanted, rtol=1e-5, atol=1e-5)
 
 
-class Waits(TorchDispatchMode):
-    """Lists the operations whose answer the host waits for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
-        name = func.name()
-        if name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::bincount", "aten::item"):
-            self.seen.append(name)
-        return func(*args, **kwargs or {})
-
-
 def test_no_expert_layer_waits_for_the_host() -> None:
     moe, x = random_moe(), torch.randn(2, 7, 32)
     with Waits() as loop:
@@ -101,6 +88,15 @@ def test_no_expert_layer_waits_for_the_host() -> None:
     with Waits() as grouped:
         moe(x)
     assert grouped.seen == []
+
+
+def test_a_rank_of_whole_experts_runs_its_loop(caplog: pytest.LogCaptureFixture) -> None:
+    shard = Shard(tensor=RankGroup(1, 2, dist.ProcessGroup(1, 2)), whole_experts=True)
+    layer = MoE(32, 16, num_experts=4, top_k=2, num_shared=2, shard=shard)
+    with caplog.at_level(logging.WARNING, "kit"):
+        use_npu_operators(layer, CPU, torch.float32)
+    assert "expert layer runs in plain torch: ranks that hold whole experts" in caplog.text
+    assert layer.grouped is None
 
 
 @pytest.mark.parametrize("branch", ["experts", "shared_mlp"])

@@ -140,7 +140,7 @@ def message_of(kind: type[BaseException], call: Callable[[], Any]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("name", ["TP2", pytest.param("EP2", marks=pytest.mark.long), "CFG2"])
 def test_a_group_serves_and_ends_its_requests_together(
     name: str, two: Processes, tmp_path: Path, checkpoint: Path
 ) -> None:

@@ -110,16 +110,11 @@ def test_working_memory_of_ranks() -> None:
 
 def test_working_memory_of_an_npu() -> None:
     """Rows of all experts beside the first product and what is gated; 4352 tokens a row."""
-
-    def denoise(split: Split) -> int:
-        size = {"height": 1024, "width": 1024, "prefix_len": 255, "num_rows": 2}
-        return activation_bytes(SPEC, dtype_bytes=2, grouped=True, split=split, **size).denoise
-
-    def by_hand(width: int, top_k: int = 8) -> int:
-        return 8704 * (2 * (4 * 4096 + top_k * (4096 + 3 * width) + 4096) + 4 * 2 * 64)
-
-    assert denoise(Split()) == by_hand(3072)
-    assert denoise(Split(tensor=4, whole_experts=True)) == by_hand(3072, top_k=2)
+    seen = activation_bytes(
+        SPEC, height=1024, width=1024, prefix_len=255, num_rows=2, dtype_bytes=2, grouped=True
+    )
+    routed = 8 * (4096 + 3 * 3072)
+    assert seen.denoise == 8704 * (2 * (4 * 4096 + routed + 4096) + 4 * 2 * 64)
 
 
 def test_whole_experts_take_as_many_bytes_as_slices() -> None:
@@ -136,6 +131,23 @@ def test_dense_rows_are_contiguous_and_shared_by_cfg_ranks() -> None:
     assert (alone.num_pages, alone.num_requests) == (0, 1)
     [split] = plan("hunyuan_image3_tp2_cfg2", stage_overrides=dense, prompt_tokens=256).sizes
     assert split.kv_bytes == 1 * 4353 * 64 * 1024
+
+
+def test_requests_that_take_turns_have_rows_each() -> None:
+    dense = {"diffusion_kv_mode": "dense_legacy", "max_num_seqs": 3}
+    steps = {**dense, "step_execution": True}
+    [whole] = plan("hunyuan_image3_tp4", stage_overrides={"0": dense}, prompt_tokens=256).sizes
+    [turns] = plan("hunyuan_image3_tp4", stage_overrides={"0": steps}, prompt_tokens=256).sizes
+    assert (whole.num_requests, turns.num_requests) == (1, 3)
+    assert turns.kv_bytes == whole.kv_bytes
+    assert turns.peak_bytes - whole.peak_bytes == 2 * whole.kv_bytes
+
+
+def test_strips_take_their_share_of_the_decoders_maps() -> None:
+    strips = {"0": {"parallel_config": {"tensor_parallel_size": 4, "vae_patch_parallel_size": 4}}}
+    [whole] = plan("hunyuan_image3_tp4", prompt_tokens=256).sizes
+    [shared] = plan("hunyuan_image3_tp4", stage_overrides=strips, prompt_tokens=256).sizes
+    assert whole.activations.decode == 4 * shared.activations.decode
 
 
 def test_rows_kept_for_graphs_are_held_at_rest() -> None:

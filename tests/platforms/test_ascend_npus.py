@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from npu_machine import GIB, LISTING
 
 from kit.errors import UnsupportedError
-from kit.platforms.ascend import AscendPlatform, import_torch_npu
+from kit.platforms.ascend import AscendPlatform, import_torch_npu, version_problem
 from kit.platforms.detect import open_platform, platform_name
 from kit.telemetry.accelerators import Accelerator, cann_version, find_npus, parse_npus
 from kit.telemetry.environment import capture_environment
@@ -92,4 +93,40 @@ def test_a_torch_npu_that_cannot_load_is_told_from_none(
     (tmp_path / "torch_npu.py").write_text("raise ImportError('libhccl.so: no such file')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UnsupportedError, match=r"does not load \(libhccl.so.*install the CANN"):
+        import_torch_npu()
+
+
+@pytest.mark.parametrize(
+    ("torch", "torch_npu", "said"),
+    [
+        ("2.13.0+cpu", "2.13.0", None),
+        ("2.10.1", "2.10.0.post4", None),
+        ("2.13.0", "2.11.0", r"2\.11\.0 is for torch 2\.11, installed is torch 2\.13\.0"),
+        ("2.1.0", "2.10.0", "install torch-npu 2.1, or torch 2.10"),
+    ],
+)
+def test_a_torch_npu_of_another_release_is_named(
+    torch: str, torch_npu: str, said: str | None
+) -> None:
+    problem = version_problem({"torch": torch, "torch-npu": torch_npu})
+    if said is None:
+        assert problem is None
+    else:
+        assert problem is not None
+        assert re.search(said, problem)
+    assert version_problem({"torch": torch}) is None
+
+
+def test_a_wrong_pair_is_refused_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch_npu.py").write_text("raise AssertionError('loaded')\n")
+    information = tmp_path / "torch_npu-1.2.3.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torch-npu\nVersion: 1.2.3\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
+    with pytest.raises(UnsupportedError, match=r"torch-npu 1\.2\.3 is for torch 1\.2, installed"):
         import_torch_npu()

@@ -14,8 +14,8 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 
-NOT_LOCKED = {"torch", "flash-attn", "torch-npu", "ray"}
-"""Chosen by the machine: builds of torch, kernels for one accelerator, the cluster's own ray."""
+NOT_LOCKED = {"torch", "flash-attn", "torch-npu"}
+"""Chosen by the machine: builds of torch, kernels for one accelerator."""
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def test_an_idle_scheduler_has_nothing_to_run() -> None:
     group = GroupSnapshot(
         is_open=True,
         num_admitted=0,
-        running=None,
+        running=(),
         num_pages=8,
         num_pages_used=0,
         num_pages_free=8,
@@ -153,7 +153,7 @@ def test_dense_requests_hold_no_pages_and_are_never_too_large() -> None:
     group = GroupSnapshot(
         is_open=True,
         num_admitted=1,
-        running="a",
+        running=("a",),
         num_pages=0,
         num_pages_used=0,
         num_pages_free=0,

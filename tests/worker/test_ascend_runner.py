@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from fia_emulation import CALLS
+from host_waits import Waits
 from torch import Tensor
 
 from kit.attention import oracle
@@ -38,7 +39,7 @@ from kit.model.npu import use_npu_operators
 from kit.pipeline.denoise import DenoiseLoop
 from kit.request import GenerationRequest, SamplingParams
 from kit.tokenizer.layout import Layout, Rows
-from kit.worker.runner import ModelRunner
+from kit.worker.runner import ModelRunner, prepare_device
 
 PAGE_SIZE = 128
 NUM_PAGES = 12
@@ -231,6 +232,35 @@ def test_every_step_points_where_the_reference_does(
                 loop.step()
             error = (seen._velocity - wanted._velocity).norm() / wanted._velocity.norm()
             assert float(error) <= STEP_LIMIT
+
+
+def test_float32_means_float32_on_an_npu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names as torch-npu has them; its default lets convolutions round to 10 bits."""
+    chosen: list[Any] = []
+    conv, matmul = SimpleNamespace(allow_hf32=True), SimpleNamespace(allow_hf32=True)
+    npu = SimpleNamespace(set_device=chosen.append, conv=conv, matmul=matmul)
+    monkeypatch.setattr(torch, "get_device_module", lambda _: npu)
+    device: Any = SimpleNamespace(type="npu", index=1)
+    prepare_device(device)
+    assert chosen == [device]
+    assert not conv.allow_hf32
+    assert not matmul.allow_hf32
+
+
+def test_no_step_waits_for_the_host(ascend: ModelRunner, dense: ModelRunner) -> None:
+    run = make_run(None, 5.0, 3)
+    given = paged_run(run)
+    kv = ascend.backend.open(given.rows.layout, given.rows.num_rows, given.allocation)
+    loop = DenoiseLoop(ascend._model, kv, given, None, None)
+    with torch.no_grad(), Waits() as waits:
+        while not loop.finished:
+            loop.step()
+    assert waits.seen == []
+    kv = dense.backend.open(run.rows.layout, run.rows.num_rows, None)
+    loop = DenoiseLoop(dense._model, kv, run, None, None)
+    with torch.no_grad(), Waits() as waits:
+        loop.step()
+    assert waits.seen == ["aten::bincount"] * ascend._model.config.num_hidden_layers
 
 
 @pytest.mark.long

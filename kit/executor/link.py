@@ -1,0 +1,82 @@
+"""The connection to one rank that runs in a process of its own, wherever that is."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import cast
+
+from kit.messages import FromRank, Shutdown, ToRank
+
+END_S = 5.0
+"""What a rank that was asked to end gets for it, before it is killed."""
+
+
+class RankGoneError(Exception):
+    """The process has ended, or closed its end of the connection."""
+
+
+class RankLink:
+    """Owns our end of the connection; a subclass owns the process at the other one.
+
+    The process ends when the connection does: whatever ends this process ends it, too.
+    """
+
+    def __init__(self, name: str, connection: Connection) -> None:
+        self.name, self.connection = name, connection
+
+    @property
+    def pid(self) -> int:
+        """Its process id, on its machine."""
+        raise NotImplementedError
+
+    def is_gone(self) -> bool:
+        """Whether the process has ended; looks, and does not wait."""
+        raise NotImplementedError
+
+    def describe_end(self) -> str:
+        """Say how the process ended, or that it has not."""
+        raise NotImplementedError
+
+    def end(self, deadline: float) -> None:
+        """Wait for its end until `deadline`, a reading of time.monotonic, then kill it.
+
+        From any thread; the connection stays open, because another one may be reading.
+        """
+        raise NotImplementedError
+
+    def send(self, message: ToRank) -> None:
+        """Raises RankGoneError."""
+        try:
+            self.connection.send(message)
+        except OSError as error:
+            raise RankGoneError(self.describe_end()) from error
+
+    def receive(self) -> FromRank:
+        """Wait for a message; raises RankGoneError."""
+        try:
+            return cast(FromRank, self.connection.recv())
+        except (EOFError, OSError) as error:
+            raise RankGoneError(self.describe_end()) from error
+
+    def check(self) -> None:
+        """Raise RankGoneError if the process has ended; only while it has nothing to say."""
+        if self.connection.poll():
+            self.receive()
+
+    def ask_to_end(self) -> None:
+        """Have it end after the step it makes."""
+        with contextlib.suppress(OSError):  # it is gone
+            self.connection.send(Shutdown())
+
+
+def end_all(ranks: Sequence[RankLink], *, wait_s: float = END_S) -> None:
+    """End processes together: ask, wait, kill. From any thread, as often as one likes."""
+    if wait_s:
+        for rank in ranks:
+            rank.ask_to_end()
+    deadline = time.monotonic() + wait_s
+    for rank in ranks:
+        rank.end(deadline)
