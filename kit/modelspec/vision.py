@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Fields that select a variant of reading references; value = what the kit implements. An absent
-# one of the first three means another variant, so it is refused as well.
-_FIXED_FIELDS: dict[str, object] = {
+# Fields that select a variant of reading references; value = what the kit implements.
+_NAMED_FIELDS: dict[str, object] = {
     "cond_image_type": "vae_vit",
     "cond_token_attn_type": "joint_full",
     "vit_type": "siglip2-so400m-patch16-naflex",
-    "vit.hidden_act": "gelu_pytorch_tanh",
-    "vit.num_channels": 3,
     "vit_aligner.projector_type": "mlp_gelu",
     "vit_aligner.depth": 2,
+}
+# The same, where an absent field means that value (the defaults of SigLIP2's own classes).
+_DEFAULT_FIELDS: dict[str, object] = {
+    "vit.hidden_act": "gelu_pytorch_tanh",
+    "vit.num_channels": 3,
     "vit_processor.image_mean": [0.5, 0.5, 0.5],
     "vit_processor.image_std": [0.5, 0.5, 0.5],
     "vit_processor.resample": 2,
@@ -70,28 +72,22 @@ def read_vision(raw: Mapping[str, Any], hidden_size: int) -> VisionConfig | NoVi
     """
     if not isinstance(raw.get("vit"), dict):
         return NoVision("config.json has no `vit` section")
-    for name, wanted in _FIXED_FIELDS.items():
-        if (got := _find(raw, name)) != wanted:
+    for name, wanted in (_NAMED_FIELDS | _DEFAULT_FIELDS).items():
+        got = _find(raw, name)
+        if got != wanted and not (got is None and name in _DEFAULT_FIELDS):
             return NoVision(f"config.json {name}: got {got!r:.60}, this kit implements {wanted!r}")
     sizes = {name: _find(raw, name) for name in _SIZES}
     for name, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             return NoVision(f"config.json {name}: expected a positive integer, got {size!r:.60}")
-    width, heads, side = (
-        sizes["vit.hidden_size"],
-        sizes["vit.num_attention_heads"],
-        math.isqrt(sizes["vit.num_patches"]),
-    )
+    width, heads = sizes["vit.hidden_size"], sizes["vit.num_attention_heads"]
+    side, side_of_patch = math.isqrt(sizes["vit.num_patches"]), sizes["vit.patch_size"]
     for name, got, expected in (
         ("vit.num_patches", sizes["vit.num_patches"], side**2),
         ("vit.hidden_size", width, width // heads * heads),
         ("vit_aligner.input_dim", _find(raw, "vit_aligner.input_dim"), width),
         ("vit_aligner.n_embed", _find(raw, "vit_aligner.n_embed"), hidden_size),
-        (
-            "vit_processor.patch_size",
-            _find(raw, "vit_processor.patch_size"),
-            sizes["vit.patch_size"],
-        ),
+        ("vit_processor.patch_size", _find(raw, "vit_processor.patch_size") or 16, side_of_patch),
     ):
         if got != expected:
             return NoVision(f"config.json {name}: got {got!r:.60}, expected {expected}")
@@ -100,7 +96,7 @@ def read_vision(raw: Mapping[str, Any], hidden_size: int) -> VisionConfig | NoVi
         num_hidden_layers=sizes["vit.num_hidden_layers"],
         num_attention_heads=heads,
         intermediate_size=sizes["vit.intermediate_size"],
-        patch_size=sizes["vit.patch_size"],
+        patch_size=side_of_patch,
         position_side=side,
         max_num_patches=sizes["vit_processor.max_num_patches"],
         layer_norm_eps=float(_find(raw, "vit.layer_norm_eps") or 1e-6),
