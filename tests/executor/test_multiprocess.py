@@ -99,6 +99,32 @@ def test_a_rank_that_is_stuck_is_killed_when_its_time_is_up(
     assert has_ended(pid)
 
 
+def test_a_stopped_rank_that_takes_no_message_is_killed_when_its_time_is_up(
+    group: Group, executor: MultiprocessExecutor
+) -> None:
+    [pid] = executor.pids
+    os.kill(pid, signal.SIGSTOP)
+    errors: list[GroupLostError] = []
+
+    def run() -> None:
+        # More than a socket holds, as a request with reference images is.
+        with group.request(trace_path="x" * 2**22) as request:
+            try:
+                executor.run(request, lambda _: None, never)
+            except GroupLostError as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(20.0)
+    if stuck := thread.is_alive():
+        os.kill(pid, signal.SIGKILL)
+        thread.join()
+    assert not stuck
+    assert "takes no message" in str(errors[0])
+    assert has_ended(pid)
+
+
 @pytest.mark.long
 def test_an_idle_rank_that_is_killed_is_noticed(executor: MultiprocessExecutor) -> None:
     executor.check()
