@@ -12,7 +12,7 @@ from kit.errors import ConfigError
 from kit.kv.manager import KVCacheManager
 from kit.messages import WorkerConfig, WorkerInfo
 from kit.parallel.validated import check_validated, is_validated, topology_of
-from kit.plan.rank import choose_precision, rank_memory
+from kit.plan.rank import check_shares, choose_precision, rank_memory
 from kit.platforms.detect import open_platform
 from kit.platforms.detect import rank_memory as device_memory
 from kit.telemetry.log import get_logger
@@ -50,6 +50,7 @@ def plan_worker(preprocessor: Preprocessor, config: DeployConfig) -> StartPlan:
     stage, model = config.stage, preprocessor.model
     takes_references = preprocessor.reference_refusal is None
     platform = open_platform(stage.device_ids)
+    check_shares(model, config)
     check_validated(config, platform.name)
     precision = choose_precision(config, platform.name)
     resolve_kernel(

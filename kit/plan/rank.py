@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
-from kit.config.deploy import DeployConfig, value_of
+from kit.config.deploy import DeployConfig, shown, value_of
 from kit.errors import ConfigError
 from kit.kv.geometry import KVGeometry
 from kit.kv.manager import KVCacheManager
@@ -145,6 +145,18 @@ def split_of(config: DeployConfig) -> Split:
     )
 
 
+def check_shares(model: ModelConfig, config: DeployConfig) -> None:
+    """Raise ConfigError, with the sizes that go, when ranks cannot share the model evenly."""
+    try:
+        check_split(model, split_of(config))
+    except ConfigError as error:
+        dotted = f"stage.parallel_config.{error.field}"
+        source = config.provenance[dotted]
+        raise ConfigError(
+            shown(dotted), error.reason, value=error.value, source=source, remedy=error.remedy
+        ) from None
+
+
 def rank_memory(
     model: ModelConfig,
     config: DeployConfig,
@@ -163,8 +175,8 @@ def rank_memory(
     ConfigError, with the number to set, for ranks that cannot share the model, weights that do not
     fit and a pool that does not fit beside them or holds no page.
     """
+    check_shares(model, config)
     split = split_of(config)
-    check_split(model, split)
     weights = _all_weights(model, precision, split, references=takes_references)
     resident = resident_weights(model, weights, **_offload(config))
     shape = _largest_shape(model, largest, takes_references=takes_references)

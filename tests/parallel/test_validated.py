@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from bench.records import load
-from kit.errors import UnsupportedError
+from kit.engine.preprocess import Preprocessor
+from kit.engine.startup import plan_worker
+from kit.errors import ConfigError, UnsupportedError
 from kit.modelspec.deployment import load_config
 from kit.parallel.topology import ONE_RANK, Topology
 from kit.parallel.validated import VALIDATED, Validated, check_validated, is_validated, topology_of
@@ -39,3 +41,11 @@ def test_another_topology_starts_on_request_only(checkpoint: Path) -> None:
         check_validated(config, "cpu")
     allowed = settings | {"allow_unvalidated_topology": True}
     check_validated(load_config(checkpoint, stage_overrides={"0": allowed}), "cpu")
+
+
+def test_heads_that_cannot_be_shared_are_named_before_a_record_is_asked_for(
+    checkpoint: Path,
+) -> None:
+    config = load_config(checkpoint, stage_overrides={"0": {"tensor_parallel_size": 3}})
+    with pytest.raises(ConfigError, match=r"parallel_config\.tensor_parallel_size: .* kv heads"):
+        plan_worker(Preprocessor(checkpoint, config), config)

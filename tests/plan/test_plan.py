@@ -290,7 +290,8 @@ def test_text_says_that_each_group_runs_one() -> None:
 )
 def test_ranks_that_cannot_share_the_heads(split: dict[str, object], field: str) -> None:
     message = refusal("hunyuan_image3_dit", stage_overrides={"0": split})
-    assert message.startswith(f"{field}: tensor_parallel_size")
+    assert message.startswith(f"stages[0].parallel_config.{field}: tensor_parallel_size")
+    assert "set by --stage-overrides" in message
     assert "does not divide the model's 8 kv heads" in message
     assert "use one of 1, 2" in message
 
