@@ -101,6 +101,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_image(parser: Any, help: str) -> None:
+    parser.add_argument(
+        "--image", type=Path, action="append", default=[], metavar="FILE", help=help
+    )
+
+
 def _add_dry_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="print the resolved deployment and stop"
@@ -124,6 +130,7 @@ def _add_generate(commands: Any) -> None:
     )
     _add_model(parser)
     group = parser.add_argument_group("request")
+    _add_image(group, "reference image; give it again for a second and a third")
     group.add_argument("--size", metavar="WIDTHxHEIGHT|auto")
     group.add_argument("--height", type=int)
     group.add_argument("--width", type=int)
@@ -150,6 +157,7 @@ def _add_replay(commands: Any) -> None:
     parser.set_defaults(run=_replay)
     parser.add_argument("picture", type=Path, metavar="FILE", help="a file that the kit wrote")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the new picture")
+    _add_image(parser, "reference image that the picture was made from, in the order of the record")
     _add_model(parser)
     _add_deployment(parser)
 
@@ -219,7 +227,7 @@ def _generate(args: argparse.Namespace) -> int:
 
     model = model_folder(args.model)
     config = resolve(args, model)
-    request = read_request(args)
+    request = read_request(args, model, config)
     # At the end nothing needs to be collected: looking through torch takes half a second.
     atexit.register(gc.freeze)
     if args.dry_run:

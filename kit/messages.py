@@ -12,7 +12,7 @@ import numpy.typing as npt
 from kit.config.deploy import KVMode
 from kit.kv.allocation import KVAllocation
 from kit.parallel.topology import ONE_RANK, Topology
-from kit.request import RecordedPlatform, ResolvedSampling, StepEvent
+from kit.request import RecordedPlatform, ReferenceImage, ResolvedSampling, StepEvent
 from kit.tokenizer.layout import Rows
 
 
@@ -42,7 +42,10 @@ class WorkerConfig:
     """Images larger than a tile are decoded in overlapping tiles."""
 
     vae_waits: bool = False
-    """The VAE decoder waits in host memory until it runs."""
+    """The VAE decoder, and what reads references, wait in host memory until they run."""
+
+    takes_references: bool = False
+    """Load what reads reference images."""
 
     whole_experts: bool = False
     """Tensor ranks have whole experts, as many each, in place of slices of all."""
@@ -74,7 +77,7 @@ class WorkerInfo:
     """Bytes that the page pool really takes; 0 in dense_legacy."""
 
     weight_bytes: int
-    """Bytes of the parameters on the device, transformer and VAE decoder."""
+    """Bytes of the parameters on the device, all modules."""
 
     load_time_s: float
     platform: RecordedPlatform
@@ -105,6 +108,8 @@ class RunRequest:
 
     trace_path: str | None
     num_partial_images: int = 0
+    references: tuple[ReferenceImage, ...] = ()
+    """One for each reference span of the layout."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,9 @@ class RunResult:
 
     step_times_s: tuple[float, ...]
     tokens_written: tuple[int, ...]
+    reference_time_s: float
+    """Encoding of the reference images; in no step time."""
+
     preview_time_s: float
     """Decoding of the previews; in no step time."""
 

@@ -17,7 +17,8 @@ class SamplingParams:
     """How to sample; None takes the deployment's default, then the checkpoint's."""
 
     height: int | None = None
-    """Image height in pixels; with `width` it must be one of the checkpoint's buckets."""
+    """Image height in pixels; with `width` it must be one of the checkpoint's buckets. With
+    reference images, None takes the bucket of the first."""
 
     width: int | None = None
     """Image width in pixels."""
@@ -36,6 +37,33 @@ class SamplingParams:
 
 
 @dataclass(frozen=True)
+class RecordedImage:
+    """A picture's size and the hash of its pixels."""
+
+    height: int
+    width: int
+    sha256: str
+    """Over the uint8 [height, width, 3] pixels, row by row."""
+
+
+@dataclass(frozen=True)
+class ReferenceImage:
+    """A picture to start from, as one checkpoint reads it; `Preprocessor.read_image` makes it.
+
+    Not larger than the model's input, whatever the file was: queued requests hold it.
+    """
+
+    source: RecordedImage
+    """The decoded picture, upright."""
+
+    latent_pixels: npt.NDArray[np.uint8] = field(compare=False, repr=False)
+    """uint8 [height, width, 3] of its bucket, for the autoencoder."""
+
+    patch_pixels: npt.NDArray[np.uint8] = field(compare=False, repr=False)
+    """uint8 [rows * patch, columns * patch, 3], for the vision tower."""
+
+
+@dataclass(frozen=True)
 class GenerationRequest:
     """One image asked for by a user."""
 
@@ -49,6 +77,9 @@ class GenerationRequest:
 
     template: Template | None = None
     """None takes the checkpoint's `sequence_template`."""
+
+    images: tuple[ReferenceImage, ...] = ()
+    """Reference images, at most 3, in the order in which the prompt speaks of them."""
 
     request_id: str | None = None
     """None lets the engine make one."""
@@ -80,6 +111,9 @@ class RequestMetrics:
     """Where the time and the memory of one request went."""
 
     queue_time_s: float
+    reference_time_s: float
+    """Encoding of the reference images; in no step time."""
+
     first_step_time_s: float
     step_times_s: tuple[float, ...]
     """Every denoising step in order, the first included."""
@@ -93,6 +127,9 @@ class RequestMetrics:
 
     prefix_tokens: int
     """Tokens of one row that only the first step computes."""
+
+    reference_tokens: int
+    """Those of them that are reference images."""
 
     target_tokens: int
     """Tokens of one row that every step computes anew."""
@@ -120,6 +157,8 @@ class RecordedRequest:
     cot_text: str | None
     template: Template
     sampling: ResolvedSampling
+    images: tuple[RecordedImage, ...] = ()
+    """The reference images as they were decoded, in order."""
 
 
 @dataclass(frozen=True)
@@ -173,16 +212,6 @@ class RecordedPlatform:
 
     versions: Mapping[str, str]
     """Version of each package that takes part in the computation."""
-
-
-@dataclass(frozen=True)
-class RecordedImage:
-    """A picture's size and the hash of its pixels."""
-
-    height: int
-    width: int
-    sha256: str
-    """Over the uint8 [height, width, 3] pixels, row by row."""
 
 
 @dataclass(frozen=True)

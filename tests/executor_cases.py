@@ -32,9 +32,7 @@ class Group:
     def __init__(self, folder: Path, **stage: object) -> None:
         self.config: DeployConfig = load_config(folder, stage_overrides={"0": {**PAGED, **stage}})
         self.preprocessor = Preprocessor(folder, self.config)
-        self.plan: StartPlan = plan_worker(
-            folder, self.preprocessor.model, self.preprocessor.largest_bucket, self.config
-        )
+        self.plan: StartPlan = plan_worker(self.preprocessor, self.config)
 
     @contextlib.contextmanager
     def start(

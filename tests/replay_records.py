@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from kit.config.digest import setting_values, settings_hash
 from kit.config.load import load_config
-from kit.engine.replay import pixel_hash
+from kit.engine.references import pixel_hash
 from kit.request import (
     RecordedDeployment,
     RecordedImage,

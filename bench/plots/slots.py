@@ -58,7 +58,7 @@ def watch_slots(
     """
     preprocessor = Preprocessor(model, config)
     prepared = preprocessor.prepare(request)
-    plan = plan_worker(model, preprocessor.model, preprocessor.largest_bucket, config)
+    plan = plan_worker(preprocessor, config)
     assert plan.kv is not None, "the deployment keeps keys and values in pages"
     layout = prepared.rows.layout
     earlier = [

@@ -18,12 +18,14 @@ def layout_mask(layout: Layout) -> Tensor:
     """Return which keys each query sees: bool [kv_len, kv_len], rows are queries, true = visible.
 
     Every token sees itself and those before it. Tokens of the generated image also see the whole
-    image; special tokens before it do not (HunyuanImage-3.0 reference,
-    `_prepare_attention_mask_for_generation`).
+    image, tokens of a reference's span that whole span; special tokens before them do not
+    (HunyuanImage-3.0 reference, `_prepare_attention_mask_for_generation`).
     """
     visible = torch.ones(layout.kv_len, layout.kv_len, dtype=torch.bool).tril()
-    image = slice(layout.image_span.start, layout.image_span.end)
-    visible[image, image] = True
+    image = layout.image_span
+    spans = [(ref.start, ref.end) for ref in layout.references]
+    for start, end in (*spans, (image.start, image.end)):
+        visible[start:end, start:end] = True
     return visible
 
 

@@ -5,6 +5,9 @@ segment sees keys [0, b). Segments are the same for all rows of a request.
 
     first step   [0, P+s) causal          [P+s, P+s+N) full
     later step   [P, P+s) causal          [P+s, P+s+N) full
+
+Each reference image [a, b) cuts the causal segment of the first step: [0, a) causal, [a, b) full,
+[b, P+s) causal.
 """
 
 from __future__ import annotations
@@ -51,9 +54,10 @@ class StepPlan:
 
 def plan_step(layout: Layout, *, first: bool) -> StepPlan:
     """Return the segments of the first step (whole sequence) or a later one (target only)."""
-    start = 0 if first else layout.prefix_len
-    image = layout.image_span
-    return StepPlan(
-        start,
-        (Segment(start, image.start, causal=True), Segment(image.start, image.end, causal=False)),
-    )
+    start = at = 0 if first else layout.prefix_len
+    full = [(ref.start, ref.end) for ref in layout.references if first]
+    segments: list[Segment] = []
+    for begin, end in (*full, (layout.image_span.start, layout.image_span.end)):
+        segments += (Segment(at, begin, causal=True), Segment(begin, end, causal=False))
+        at = end
+    return StepPlan(start, tuple(segments))

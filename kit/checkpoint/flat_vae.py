@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kit.checkpoint.vae_encoder import DownLevel, VAEEncoder, group_mean
 from kit.model.clip_conv import ClipConv3d
 from kit.model.vae import Mid, UpLevel, VAEDecoder
 from kit.model.vae_blocks import AttnBlock, ResnetBlock
+from kit.model.vae_encoder import DownLevel, VAEEncoder, group_mean
 
 NormSilu = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
 

@@ -42,9 +42,9 @@ from kit.checkpoint.train_vae import (
 )
 from kit.checkpoint.training_record import capture_machine, training_record
 from kit.checkpoint.training_rows import RowSettings, Size, training_chunks
-from kit.checkpoint.vae_encoder import VAEEncoder
 from kit.model.loader import load_transformer
 from kit.model.vae import VAEDecoder
+from kit.model.vae_encoder import VAEEncoder
 from kit.modelspec.config import ModelConfig, load_model_config
 from kit.modelspec.files import CheckpointFiles
 from kit.telemetry.log import get_logger

@@ -16,8 +16,8 @@ from kit.checkpoint.preset import VAETraining
 from kit.checkpoint.replay import Replayed
 from kit.checkpoint.schedule import Schedule
 from kit.checkpoint.training_rows import Size
-from kit.checkpoint.vae_encoder import VAEEncoder
 from kit.model.vae import VAEDecoder
+from kit.model.vae_encoder import VAEEncoder
 from kit.modelspec.config import VAEConfig
 
 _BETAS = (0.9, 0.99)

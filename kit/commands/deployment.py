@@ -56,7 +56,7 @@ def _start_lines(model: Path, config: DeployConfig) -> list[str]:
     try:
         check_runnable(config)
         preprocessor = Preprocessor(model, config)
-        plan = plan_worker(model, preprocessor.model, preprocessor.largest_bucket, config)
+        plan = plan_worker(preprocessor, config)
     except KitError as error:
         return [f"a start is refused here: {error}"]
     worker, generation = plan.worker, preprocessor.generation

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT_NOTE
+from kit.commands.images import read_images
 from kit.commands.output import Say, check_writable
 from kit.config.deploy import DeployConfig
 from kit.engine.images import ImageFormat, encode_image, output_format
@@ -64,7 +65,7 @@ def _check_quality(quality: int | None, image_format: ImageFormat) -> None:
     )
 
 
-def read_request(args: argparse.Namespace) -> GenerationRequest:
+def read_request(args: argparse.Namespace, model: Path, config: DeployConfig) -> GenerationRequest:
     """Return the request of a command line; raises InvalidRequestError naming the field."""
     height, width = args.height, args.width
     if args.size is not None:
@@ -89,5 +90,6 @@ def read_request(args: argparse.Namespace) -> GenerationRequest:
         system_prompt=args.system_prompt,
         cot_text=args.cot_text,
         template=args.template,
+        images=read_images(args.image, model, config),
         trace_path=str(args.trace) if args.trace else None,
     )

@@ -40,6 +40,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="tokens of a row before the image's: system text, prompt, template (default: "
         f"{DEFAULT_PROMPT_TOKENS}, or what a row has room for)",
     )
+    parser.add_argument(
+        "--references",
+        type=int,
+        default=0,
+        metavar="N",
+        help="reference images of a request, each of the largest size (default: 0)",
+    )
     device = parser.add_mutually_exclusive_group()
     device.add_argument(
         "--card",
@@ -78,6 +85,7 @@ def plan(args: argparse.Namespace, say: Say) -> int:
         flags={name: getattr(args, name) for name in FLAGS},
         sizes=args.size,
         prompt_tokens=args.prompt_tokens,
+        references=args.references,
         card=args.card,
         memory_bytes=args.memory,
     )

@@ -8,13 +8,15 @@ from pathlib import Path
 
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.commands.deployment import model_folder, resolve
+from kit.commands.images import read_images
 from kit.commands.output import Say, check_writable
 from kit.config.deploy import DeployConfig
 from kit.config.runnable import check_runnable
 from kit.engine.images import RecordedPicture, encode_image, output_format, read_picture
-from kit.engine.replay import pixel_hash
+from kit.engine.references import pixel_hash
 from kit.engine.rerun import (
     Difference,
+    check_num_images,
     compare_pixels,
     differences,
     to_request,
@@ -37,6 +39,8 @@ def replay(args: argparse.Namespace, *, say: Say) -> int:
     record = picture.record
     model = _find_model(args.model, record.model)
     config = _deployment(args, model, record)
+    check_num_images(record, len(args.image))
+    again = to_request(record, read_images(args.image, model, config))
 
     from kit.commands.progress import run_with_progress
 
@@ -46,7 +50,7 @@ def replay(args: argparse.Namespace, *, say: Say) -> int:
         f"{request.sampling.seed}, {request.sampling.num_inference_steps} steps, "
         f"{_shown(record.deployment.kv_mode)}, {_shown(record.deployment.kernel)}"
     )
-    result = run_with_progress(model, config, to_request(record))
+    result = run_with_progress(model, config, again)
     if args.output:
         encoded = encode_image(
             result.image, output_format("--output", args.output), record=result.replay

@@ -21,11 +21,12 @@ from kit.errors import KitError
 from kit.modelspec.config import load_generation_config, load_model_config
 from kit.modelspec.files import CheckpointFiles
 from kit.modelspec.footprint import FLOAT32_BYTES, activation_bytes, weight_bytes
-from kit.modelspec.tensors import check_tensors
+from kit.modelspec.tensors import check_tensors, missing_reference_parts
 from kit.platforms.ascend import AscendPlatform
 from kit.platforms.cpu import CpuPlatform
 from kit.platforms.detect import platform_name
 from kit.telemetry.environment import capture_environment
+from kit.tokenizer.references import reference_refusal
 from kit.tokenizer.template import supported_sizes
 from kit.tokenizer.tokenizer import Tokenizer
 
@@ -101,17 +102,35 @@ def _tokenizer(checkpoint: Path) -> Check:
     tokenizer = Tokenizer.from_folder(checkpoint, model)
     generation = load_generation_config(checkpoint)
     sizes = [str(size) for size in supported_sizes(tokenizer, model)]
-    detail = f"special tokens agree with config.json, {len(sizes)} image sizes"
-    return _check("tokenizer", True, detail, sizes=sizes, generation=asdict(generation))
+    refusal = reference_refusal(
+        CheckpointFiles.open(checkpoint), model, generation, tokenizer.special
+    )
+    detail = f"special tokens agree with config.json, {len(sizes)} image sizes, "
+    detail += f"no reference images: {refusal}" if refusal else "reference images"
+    return _check(
+        "tokenizer",
+        True,
+        detail,
+        sizes=sizes,
+        reference_refusal=refusal,
+        generation=asdict(generation),
+    )
 
 
 def _room(checkpoint: Path) -> Check:
     model, platform = load_model_config(checkpoint), CpuPlatform()
     dtype_bytes = FLOAT32_BYTES
     square = model.image_base_size
-    weights = weight_bytes(model, dtype_bytes)
+    references = not missing_reference_parts(CheckpointFiles.open(checkpoint), model)
+    weights = weight_bytes(model, dtype_bytes, references=references)
     working = activation_bytes(
-        model, height=square, width=square, prefix_len=0, num_rows=2, dtype_bytes=dtype_bytes
+        model,
+        height=square,
+        width=square,
+        prefix_len=0,
+        num_rows=2,
+        dtype_bytes=dtype_bytes,
+        reference_hw=(square, square) if references else None,
     ).peak
     free_memory, free_disk = platform.memory().free_bytes, shutil.disk_usage(checkpoint).free
     detail = (

@@ -10,7 +10,7 @@ from kit.config.deploy import KVMode
 from kit.kv.store import KVShape
 from kit.model.rope import rotary_tables
 from kit.modelspec.config import ModelConfig
-from kit.tokenizer.layout import Layout, positions_yx
+from kit.tokenizer.layout import Layout, ReferenceSpan, positions_yx
 
 RELATIVE_LIMIT = 5e-3
 
@@ -20,9 +20,11 @@ def check_segments(
 ) -> list[SegmentError]:
     """Write and read one layer with random values at the model's head shape.
 
-    The layout has a prefix that ends inside a page and an image of odd sides.
+    The layout has a prefix that ends inside a page, a reference image in it, and an image of odd
+    sides.
     """
-    layout = Layout(prefix_len=37, num_special=model.num_special, grid=(13, 11), tail_len=1)
+    span = ReferenceSpan(timestep=9, latent_grid=(3, 4), patch_grid=(1, 2), num_patch_tokens=4)
+    layout = Layout(37, model.num_special, grid=(13, 11), tail_len=1, references=(span,))
     allocation = None if page_size is None else descending_pages(layout, page_size)
     backend = create_backend(
         device=torch.device(device),

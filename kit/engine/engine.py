@@ -53,10 +53,7 @@ class ImageEngine:
         self._files = CheckpointFiles.open(self.model_path)
         check_tensors(self._files, load_model_config(self.model_path))
         self.preprocessor = Preprocessor(self.model_path, config)
-        preprocessor = self.preprocessor
-        self._plan = plan_worker(
-            self.model_path, preprocessor.model, preprocessor.largest_bucket, config
-        )
+        self._plan = plan_worker(self.preprocessor, config)
         self.metrics = EngineMetrics()
         stage = config.stage
         self._queue = RequestQueue(

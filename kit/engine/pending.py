@@ -71,6 +71,7 @@ class Pending:
             allocation=allocation,
             trace_path=self.request.trace_path,
             num_partial_images=self.request.num_partial_images,
+            references=self.request.images,
         )
 
     def stopped_error(self, seen: CancelledError) -> KitError:
@@ -85,12 +86,14 @@ class Pending:
         """Return what its caller gets for a run that began at `started`."""
         metrics = RequestMetrics(
             queue_time_s=started - self.submitted,
+            reference_time_s=result.reference_time_s,
             first_step_time_s=result.step_times_s[0],
             step_times_s=result.step_times_s,
             preview_time_s=result.preview_time_s,
             decode_time_s=result.decode_time_s,
             total_time_s=time.perf_counter() - self.submitted,
             prefix_tokens=run.rows.layout.prefix_len,
+            reference_tokens=sum(span.num_tokens for span in run.rows.layout.references),
             target_tokens=run.rows.layout.target_len,
             num_rows=run.rows.num_rows,
             num_pages=run.allocation.num_pages if run.allocation else 0,
@@ -113,6 +116,7 @@ def phase_times(metrics: RequestMetrics) -> dict[str, float]:
     """Return the seconds of each phase, by the names of telemetry.metrics.PHASES."""
     return {
         "queue": metrics.queue_time_s,
+        "reference": metrics.reference_time_s,
         "denoise": sum(metrics.step_times_s),
         "preview": metrics.preview_time_s,
         "decode": metrics.decode_time_s,

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 import secrets
+import threading
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 from kit.config.deploy import DeployConfig
-from kit.errors import InvalidRequestError
+from kit.engine.reference_files import DEFAULT_LIMITS, FileLimits, decode_image
+from kit.engine.references import reference_shape, scale_reference
+from kit.errors import InvalidRequestError, UnsupportedError
 from kit.modelspec.config import load_generation_config, load_model_config
-from kit.request import GenerationRequest, ResolvedSampling, Template
+from kit.modelspec.files import CheckpointFiles
+from kit.modelspec.vision import VisionConfig
+from kit.request import GenerationRequest, ReferenceImage, ResolvedSampling, Template
 from kit.tokenizer.buckets import Bucket
 from kit.tokenizer.layout import Layout, Rows
-from kit.tokenizer.template import build_rows, supported_sizes
+from kit.tokenizer.references import MAX_REFERENCES, largest_bucket, reference_refusal
+from kit.tokenizer.template import ReferenceShape, build_rows, supported_sizes
 from kit.tokenizer.tokenizer import Tokenizer
 
 MAX_STEPS = 1000
@@ -42,6 +50,9 @@ class Preprocessor:
 
     def __init__(self, folder: Path, config: DeployConfig) -> None:
         """Read the checkpoint's small files; raises CheckpointError or UnsupportedError."""
+        self.folder = folder
+        # One at a time: a picture of 2^26 pixels takes up to a gigabyte while it is decoded.
+        self._decoding = threading.Lock()
         self.model = load_model_config(folder)
         self.generation = load_generation_config(folder)
         self.tokenizer = Tokenizer.from_folder(folder, self.model)
@@ -51,7 +62,28 @@ class Preprocessor:
     @property
     def largest_bucket(self) -> Bucket:
         """The image with the most tokens that may be asked for."""
-        return max(self.sizes, key=lambda size: size.height * size.width)
+        return largest_bucket(self.sizes)
+
+    @cached_property
+    def reference_refusal(self) -> str | None:
+        """Why the checkpoint takes no reference images; None if it does.
+
+        Reads the headers of the weights; raises CheckpointError as CheckpointFiles.open does.
+        """
+        files = CheckpointFiles.open(self.folder)
+        return reference_refusal(files, self.model, self.generation, self.tokenizer.special)
+
+    def read_image(
+        self, file: BinaryIO, field: str, limits: FileLimits = DEFAULT_LIMITS
+    ) -> ReferenceImage:
+        """Read a reference image from a png, jpeg or webp file of unknown origin.
+
+        `field` is what the caller knows it by. Raises InvalidRequestError naming it, or
+        UnsupportedError, with nothing read, where the checkpoint takes none.
+        """
+        vision = self._vision(field)
+        with self._decoding:
+            return scale_reference(decode_image(file, field, limits), self.sizes, vision)
 
     def prepare(self, request: GenerationRequest) -> PreparedRequest:
         """Resolve and check a request; raises InvalidRequestError naming the field."""
@@ -60,6 +92,7 @@ class Preprocessor:
             _number("timeout_s", request.timeout_s, 0.0, MAX_TIMEOUT_S, above=True)
         sampling = self._resolve(request)
         template, warnings = self._template(request)
+        shapes = self._shapes(request.images)
         rows = build_rows(
             self.tokenizer,
             self.model,
@@ -71,6 +104,7 @@ class Preprocessor:
             width=sampling.width,
             num_rows=num_rows(sampling.guidance_scale, cfg_distilled=self.model.cfg_distilled),
             drop_think=self.generation.drop_think,
+            references=shapes,
         )
         return PreparedRequest(sampling, template, rows, warnings)
 
@@ -106,12 +140,35 @@ class Preprocessor:
             seed=secrets.randbits(31) if seed is None else _integer("seed", seed, 0, MAX_SEED),
         )
 
+    def _vision(self, field: str) -> VisionConfig:
+        """What reads reference images; raises UnsupportedError where nothing does."""
+        if self.reference_refusal is not None:
+            raise UnsupportedError(
+                f"{field}: this checkpoint takes no reference images: {self.reference_refusal}; "
+                f"use one that does, such as HunyuanImage-3.0-Instruct, or send a prompt alone",
+                param=field,
+            )
+        assert isinstance(self.model.vision, VisionConfig), "it takes references"
+        return self.model.vision
+
+    def _shapes(self, images: tuple[ReferenceImage, ...]) -> list[ReferenceShape]:
+        if not images:
+            return []
+        vision = self._vision("image")
+        check_num_references(len(images), "image")
+        return [reference_shape(image, self.sizes, vision) for image in images]
+
     def _size(self, request: GenerationRequest) -> tuple[int, int]:
-        """(height, width): both asked for, else the deployment's, else the checkpoint's square."""
+        """(height, width): both asked for, else the bucket of the first reference, else the
+        deployment's, else the checkpoint's square.
+        """
         asked, defaults, base = request.sampling, self._defaults, self.model.image_base_size
         for source in (asked, defaults):
             height, width = source.height, source.width
             if height is None and width is None:
+                if request.images:
+                    height, width, _ = request.images[0].latent_pixels.shape
+                    return height, width
                 continue
             if height is None or width is None:
                 missing = "height" if height is None else "width"
@@ -140,6 +197,15 @@ class Preprocessor:
             return "instruct", warnings
         raise InvalidRequestError(
             f"template: got {wanted!r}, supported are 'pretrain' and 'instruct'", param="template"
+        )
+
+
+def check_num_references(number: int, field: str) -> None:
+    """Raise InvalidRequestError for more reference images than a request may have."""
+    if number > MAX_REFERENCES:
+        raise InvalidRequestError(
+            f"{field}: got {number} reference images, at most {MAX_REFERENCES} are taken",
+            param=field,
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from kit.config.deploy import DeployConfig, value_of
 from kit.engine.preprocess import Preprocessor
 from kit.errors import ConfigError, WorkerError
@@ -9,12 +11,13 @@ from kit.executor.base import Executor
 from kit.kv.manager import KVCacheManager
 from kit.messages import RunRequest
 from kit.modelspec.config import ModelConfig
-from kit.plan.rank import profiled_shape
+from kit.modelspec.vision import VisionConfig
+from kit.plan.rank import RequestShape, profiled_shape
 from kit.platforms.detect import rank_memory
-from kit.request import ResolvedSampling
+from kit.request import RecordedImage, ReferenceImage, ResolvedSampling
 from kit.telemetry.log import get_logger
 from kit.tokenizer.buckets import Bucket
-from kit.tokenizer.layout import Layout, Rows
+from kit.tokenizer.layout import NUM_BEFORE_TIMESTEP, Layout, ReferenceSpan, Rows
 
 _GIB = 2**30
 _REQUEST_ID = "start-profile"
@@ -40,7 +43,8 @@ def profile_largest(
     if executor.info.device == "cpu":
         return
     largest = preprocessor.largest_bucket
-    request = largest_request(preprocessor.model, largest, kv)
+    takes_references = preprocessor.reference_refusal is None
+    request = largest_request(preprocessor.model, largest, kv, takes_references=takes_references)
     if request is None:
         logger.warning(
             "the page pool holds no request of the largest size, %s: nothing was profiled", largest
@@ -77,15 +81,16 @@ def profile_largest(
 
 
 def largest_request(
-    model: ModelConfig, largest: Bucket, kv: KVCacheManager | None
+    model: ModelConfig, largest: Bucket, kv: KVCacheManager | None, *, takes_references: bool
 ) -> RunRequest | None:
     """Build the request with the most tokens; None if the pool holds not even a short prompt's."""
-    shape = profiled_shape(model, largest, kv)
+    shape = profiled_shape(model, largest, kv, takes_references=takes_references)
     if shape is None:
         return None
     factor = model.vae_downsample_factor
     grid = (largest.height // factor, largest.width // factor)
-    layout = Layout(shape.prefix_len, model.num_special, grid, tail_len=1)
+    spans, references = _largest_reference(model, shape)
+    layout = Layout(shape.prefix_len, model.num_special, grid, tail_len=1, references=spans)
     allocation = None
     if kv is not None:
         allocation = kv.reserve(_REQUEST_ID, shape.num_rows, layout.kv_len)
@@ -96,7 +101,31 @@ def largest_request(
         ResolvedSampling(largest.height, largest.width, _NUM_STEPS, 5.0, 3.0, 0),
         allocation,
         None,
+        references=references,
     )
+
+
+def _largest_reference(
+    model: ModelConfig, shape: RequestShape
+) -> tuple[tuple[ReferenceSpan, ...], tuple[ReferenceImage, ...]]:
+    """A black picture of the largest size at the head of the prefix; nothing if there is none."""
+    if shape.reference is None:
+        return (), ()
+    vision, bucket = model.vision, shape.reference
+    assert isinstance(vision, VisionConfig), "the checkpoint takes references"
+    factor, side = model.vae_downsample_factor, vision.patch_size
+    span = ReferenceSpan(
+        timestep=NUM_BEFORE_TIMESTEP,
+        latent_grid=(bucket.height // factor, bucket.width // factor),
+        patch_grid=(1, vision.max_num_patches),
+        num_patch_tokens=vision.max_num_patches,
+    )
+    picture = ReferenceImage(
+        RecordedImage(bucket.height, bucket.width, ""),
+        np.zeros((bucket.height, bucket.width, 3), np.uint8),
+        np.zeros((side, vision.max_num_patches * side, 3), np.uint8),
+    )
+    return (span,), (picture,)
 
 
 def _refusal(config: DeployConfig, reason: str) -> ConfigError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError, with_config
 
 from kit.engine.preprocess import PreparedRequest
+from kit.engine.references import pixel_hash
 from kit.errors import RecordError
 from kit.request import (
     GenerationRequest,
@@ -24,8 +24,8 @@ from kit.request import (
 )
 from kit.telemetry.strict import STRICT
 
-FORMAT: Final = "kit.replay/1"
-"""Changes when the record's fields do."""
+FORMAT: Final = "kit.replay/2"
+"""Changes when the record's fields do; 1 had no reference images, and is read as such."""
 
 MAX_RECORD_BYTES = 1 << 20
 """A row of 22,800 tokens, the longest of the official checkpoints, has about 100 KB of text."""
@@ -34,7 +34,7 @@ MAX_RECORD_BYTES = 1 << 20
 @with_config(STRICT)
 @dataclass(frozen=True)
 class _Document:
-    format: Literal["kit.replay/1"]
+    format: Literal["kit.replay/1", "kit.replay/2"]
     record: ReplayRecord
 
 
@@ -64,6 +64,7 @@ def make_record(
             cot_text=request.cot_text,
             template=prepared.template,
             sampling=prepared.sampling,
+            images=tuple(image.source for image in request.images),
         ),
         model=facts.model,
         deployment=facts.deployment,
@@ -72,14 +73,11 @@ def make_record(
     )
 
 
-def pixel_hash(image: npt.NDArray[np.uint8]) -> str:
-    """Return the sha256 (hex) of uint8 [H, W, 3] pixels, row by row."""
-    return hashlib.sha256(np.ascontiguousarray(image).tobytes()).hexdigest()
-
-
 def record_to_dict(record: ReplayRecord) -> dict[str, Any]:
     """Return the record as plain JSON values, with the name of its format."""
-    return {"format": FORMAT, "record": asdict(record)}
+    tree = asdict(record)
+    tree["request"]["images"] = list(tree["request"]["images"])
+    return {"format": FORMAT, "record": tree}
 
 
 def record_to_json(record: ReplayRecord, *, ascii_only: bool = False) -> str:

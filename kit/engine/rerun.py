@@ -11,7 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from kit.config.digest import Value
-from kit.request import GenerationRequest, ReplayRecord, SamplingParams
+from kit.errors import RecordError
+from kit.request import (
+    GenerationRequest,
+    RecordedImage,
+    ReferenceImage,
+    ReplayRecord,
+    SamplingParams,
+)
 
 # Settings about the machine and its load: a replay takes this machine's own.
 _MACHINE_SETTINGS = frozenset(
@@ -89,15 +96,41 @@ def compare_pixels(first: npt.NDArray[np.uint8], second: npt.NDArray[np.uint8]) 
     )
 
 
-def to_request(record: ReplayRecord) -> GenerationRequest:
-    """Return the request that runs a recorded one again."""
+def check_num_images(record: ReplayRecord, number: int) -> None:
+    """Raise RecordError, which names the images, unless a record was made from so many."""
+    recorded = record.request.images
+    if number == len(recorded):
+        return
+    if not recorded:
+        raise RecordError(
+            f"--image: the picture was made without reference images, got {number}; leave it out"
+        )
+    named = ", ".join(
+        f"{at}. {image.width}x{image.height} with the sha256 {image.sha256:.64} of its pixels"
+        for at, image in enumerate(recorded, 1)
+    )
+    raise RecordError(
+        f"--image: the picture was made from {len(recorded)} reference images, got {number}; give "
+        f"each in this order: {named}"
+    )
+
+
+def to_request(record: ReplayRecord, images: tuple[ReferenceImage, ...] = ()) -> GenerationRequest:
+    """Return the request that runs a recorded one again.
+
+    A record names its reference images and does not hold them: `images` are those. Raises
+    RecordError if they are others, fewer or more.
+    """
     asked = record.request
+    check_num_images(record, len(images))
+    _check_images(asked.images, images)
     return GenerationRequest(
         prompt=asked.prompt,
         sampling=SamplingParams(**asdict(asked.sampling)),
         system_prompt=asked.system_prompt,
         cot_text=asked.cot_text,
         template=asked.template,
+        images=images,
     )
 
 
@@ -123,6 +156,17 @@ def to_stage_settings(record: ReplayRecord) -> dict[str, Value | dict[str, Value
     }
 
 
+def _check_images(recorded: tuple[RecordedImage, ...], images: tuple[ReferenceImage, ...]) -> None:
+    for at, (wanted, image) in enumerate(zip(recorded, images, strict=True), 1):
+        given = image.source
+        if given != wanted:
+            raise RecordError(
+                f"--image: reference image {at} is {given.width}x{given.height} with the sha256 "
+                f"{given.sha256} of its pixels, the picture was made from one of "
+                f"{wanted.width}x{wanted.height} with {wanted.sha256:.64}; the order counts"
+            )
+
+
 def _facts(record: ReplayRecord) -> dict[str, Value]:
     """Every fact but the pixels' by its dotted name; those that others restate are left out."""
     tree = asdict(record)
@@ -145,5 +189,8 @@ def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Value]
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{name}.")
+        elif isinstance(value, tuple):
+            for at, item in enumerate(value):
+                yield from _flatten(item, f"{prefix}{name}[{at}].")
         else:
             yield f"{prefix}{name}", value

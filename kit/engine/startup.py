@@ -7,16 +7,15 @@ from pathlib import Path
 
 from kit.attention.capabilities import resolve_kernel, resolve_page_size
 from kit.config.deploy import DeployConfig, executor_backend
+from kit.engine.preprocess import Preprocessor
 from kit.errors import ConfigError
 from kit.kv.manager import KVCacheManager
 from kit.messages import WorkerConfig, WorkerInfo
-from kit.modelspec.config import ModelConfig
 from kit.parallel.validated import check_validated, is_validated, topology_of
 from kit.plan.rank import choose_precision, rank_memory
 from kit.platforms.detect import open_platform
 from kit.platforms.detect import rank_memory as device_memory
 from kit.telemetry.log import get_logger
-from kit.tokenizer.buckets import Bucket
 
 logger = get_logger("engine")
 
@@ -42,15 +41,14 @@ class StartPlan:
         return self.pools[0]
 
 
-def plan_worker(
-    folder: Path, model: ModelConfig, largest: Bucket, config: DeployConfig
-) -> StartPlan:
+def plan_worker(preprocessor: Preprocessor, config: DeployConfig) -> StartPlan:
     """Resolve everything that must be known before weights load.
 
-    `largest` is the largest image that may be asked for. Raises UnsupportedError (platform,
+    Raises UnsupportedError (platform,
     backend) or ConfigError (page size, pool size).
     """
-    stage = config.stage
+    stage, model = config.stage, preprocessor.model
+    takes_references = preprocessor.reference_refusal is None
     platform = open_platform(stage.device_ids)
     check_validated(config, platform.name)
     precision = choose_precision(config, platform.name)
@@ -81,12 +79,13 @@ def plan_worker(
         config,
         device_memory(stage.device_ids, stage.parallel_config.world_size),
         precision,
-        largest=largest,
+        largest=preprocessor.largest_bucket,
         page_size=page_size,
         use_graphs=use_graphs,
+        takes_references=takes_references,
     )
     worker = WorkerConfig(
-        model_path=str(folder),
+        model_path=str(preprocessor.folder),
         device=":".join((platform.name, *map(str, stage.device_ids[:1]))),
         dtype=precision.dtype,
         vae_dtype=precision.vae_dtype,
@@ -99,6 +98,7 @@ def plan_worker(
         vae_tiling=stage.vae_use_tiling,
         vae_ranks=stage.parallel_config.vae_patch_parallel_size,
         vae_waits=stage.enable_cpu_offload,
+        takes_references=takes_references,
         whole_experts=stage.parallel_config.enable_expert_parallel,
         topology=topology_of(config),
     )

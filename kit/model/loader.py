@@ -15,6 +15,7 @@ from kit.model import offload
 from kit.model.fused import use_fused_kernels
 from kit.model.moe import Experts, Router
 from kit.model.readers import Pair, Readers
+from kit.model.reference_encoder import ReferenceEncoder
 from kit.model.shard import WHOLE, Cut, Shard, SlicedLinear
 from kit.model.transformer import HunyuanImage3
 from kit.model.vae import VAEDecoder
@@ -86,6 +87,44 @@ def load_vae_decoder(
     )
     use_fused_kernels(decoder, device, dtype)
     return decoder
+
+
+def load_reference_encoder(
+    folder: Path,
+    config: ModelConfig,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    vae_dtype: torch.dtype,
+    on_bytes: OnBytes | None = None,
+    waits: bool = False,
+    show_progress: bool = False,
+) -> ReferenceEncoder:
+    """Load what reads reference images, the autoencoder's part in `vae_dtype`; as above.
+
+    The files hold all of it.
+    """
+    files = _open_checked(folder, config)
+    with torch.device("meta"):
+        encoder = ReferenceEncoder(config)
+    parts: tuple[tuple[nn.Module, str, torch.dtype], ...] = (
+        (encoder.vae_encoder, "vae.encoder.", vae_dtype),
+        (encoder.vision_model, "vision_model.", dtype),
+        (encoder.vision_aligner, "vision_aligner.", dtype),
+    )
+    for part, prefix, own_dtype in parts:
+        _fill(
+            part,
+            prefix,
+            files,
+            device,
+            own_dtype,
+            on_bytes,
+            host="" if waits else None,
+            show_progress=show_progress,
+        )
+    use_fused_kernels(encoder, device, vae_dtype)
+    return encoder.eval()
 
 
 def in_dtype(module: nn.Module, dtype: torch.dtype) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import CheckpointError, UnsupportedError
+from kit.modelspec.vision import NoVision, VisionConfig, read_vision
 
 PUBLISHED_CONFIG = Path(__file__).with_name("hunyuan_image3.json")
 """The `config.json` fields that give the published 80B checkpoint its shape."""
@@ -87,6 +88,9 @@ class ModelConfig:
     cfg_distilled: bool
     use_meanflow: bool
     vae: VAEConfig
+    vision: VisionConfig | NoVision
+    """What reads reference images beside the autoencoder."""
+
     model_version: str | None
 
     @property
@@ -175,6 +179,7 @@ def parse_model_config(raw: dict[str, Any]) -> ModelConfig:
         cfg_distilled=bool(raw.get("cfg_distilled", False)),
         use_meanflow=bool(raw.get("use_meanflow", False)),
         vae=vae,
+        vision=read_vision(raw, hidden),
         model_version=None if (version := raw.get("model_version")) is None else str(version),
     )
     _check_shapes(config)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from kit.errors import ConfigError
 from kit.modelspec.config import ModelConfig
-from kit.modelspec.tensors import LAYER_PARTS, Part, expected_tensors
+from kit.modelspec.tensors import LAYER_PARTS, REFERENCE_PARTS, Part, expected_tensors
+from kit.modelspec.vae_maps import decoder_map_elements, encoder_map_elements, live_maps
 
 FLOAT32_BYTES = 4
 
@@ -25,6 +26,7 @@ VAE_TILE = 24
 KEPT_ROW_GRAIN = 1024
 """Contiguous rows that stay at one address for captured graphs are as long as the next multiple."""
 
+_WAITING_PARTS: tuple[Part, ...] = ("vae_decoder", *REFERENCE_PARTS)
 _SPLIT_PARTS: frozenset[Part] = frozenset({"attention", "experts", "shared_expert"})
 
 
@@ -65,9 +67,12 @@ class ActivationBytes:
     decode: int
     """The VAE decoder; nothing of a denoising step lives then."""
 
+    encode: int = 0
+    """The VAE encoder of one reference image, before the first step; 0 without references."""
+
     @property
     def peak(self) -> int:
-        return max(self.denoise, self.decode)
+        return max(self.denoise, self.decode, self.encode)
 
 
 def slot_bytes(num_layers: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> int:
@@ -193,15 +198,21 @@ def weight_bytes_by_part(
     *,
     vae_dtype_bytes: int = FLOAT32_BYTES,
     split: Split = ONE_RANK,
+    references: bool = False,
 ) -> Mapping[Part, int]:
-    """Return the bytes of the weights that text-to-image loads on one rank, per part.
+    """Return the bytes of the weights that are loaded on one rank, per part.
 
-    The router's weights are float32 whatever the rest is, as the official model declares them.
+    references: with those that read reference images. The router's weights are float32 whatever
+    the rest is, as the official model declares them.
     """
-    element_bytes: Mapping[Part, int] = {"router": FLOAT32_BYTES, "vae_decoder": vae_dtype_bytes}
+    element_bytes: Mapping[Part, int] = {
+        "router": FLOAT32_BYTES,
+        "vae_decoder": vae_dtype_bytes,
+        "vae_encoder": vae_dtype_bytes,
+    }
     sizes: dict[Part, int] = {}
     for spec in expected_tensors(model).values():
-        if spec.needed_for_t2i:
+        if spec.needed_for_t2i or (references and spec.part in REFERENCE_PARTS):
             ranks = split.tensor if spec.part in _SPLIT_PARTS else 1
             num_bytes = math.prod(spec.shape) // ranks * element_bytes.get(spec.part, dtype_bytes)
             sizes[spec.part] = sizes.get(spec.part, 0) + num_bytes
@@ -214,9 +225,12 @@ def weight_bytes(
     *,
     vae_dtype_bytes: int = FLOAT32_BYTES,
     split: Split = ONE_RANK,
+    references: bool = False,
 ) -> int:
-    """Return the bytes of all weights that text-to-image loads on one rank."""
-    parts = weight_bytes_by_part(model, dtype_bytes, vae_dtype_bytes=vae_dtype_bytes, split=split)
+    """Return the bytes of all weights that are loaded on one rank."""
+    parts = weight_bytes_by_part(
+        model, dtype_bytes, vae_dtype_bytes=vae_dtype_bytes, split=split, references=references
+    )
     return sum(parts.values())
 
 
@@ -225,7 +239,8 @@ def resident_weights(
 ) -> Mapping[Part, int]:
     """Return what of a rank's weights is always on its card; the rest waits in host memory.
 
-    Streamed layers have two places on the card. A VAE decoder that waits comes when it runs.
+    Streamed layers have two places on the card. A VAE decoder that waits, and what reads
+    references beside it, come when they run.
     """
     places, layers = min(2, model.num_hidden_layers), model.num_hidden_layers
     resident = dict(weights)
@@ -233,14 +248,16 @@ def resident_weights(
         for part in LAYER_PARTS:
             resident[part] = weights[part] * places // layers
     if vae_waits:
-        del resident["vae_decoder"]
+        for part in _WAITING_PARTS:
+            resident.pop(part, None)
     return resident
 
 
 def waiting_bytes(weights: Mapping[Part, int], *, stream_layers: bool, vae_waits: bool) -> int:
     """Return the bytes of a rank's weights that lie in host memory."""
     layers = sum(weights[part] for part in LAYER_PARTS) if stream_layers else 0
-    return layers + (weights["vae_decoder"] if vae_waits else 0)
+    vae = sum(weights.get(part, 0) for part in _WAITING_PARTS) if vae_waits else 0
+    return layers + vae
 
 
 def activation_bytes(
@@ -256,8 +273,11 @@ def activation_bytes(
     vae_dtype_bytes: int = FLOAT32_BYTES,
     vae_tiling: bool = False,
     split: Split = ONE_RANK,
+    reference_hw: tuple[int, int] | None = None,
 ) -> ActivationBytes:
     """Estimate the working memory of a request of height x width pixels on one rank.
+
+    reference_hw: height and width of the largest reference image as the VAE encoder reads it.
 
     An estimate from the largest tensors that live together; allocators and kernels add their own.
     b bytes per element, T tokens of all rows in the first step, A query heads, H hidden, E experts
@@ -289,8 +309,9 @@ def activation_bytes(
                     + T 2 E 4                                 gated rows; or gated rows and second
                                                               product beside them; router
 
-        decode  = 4 to 7.25 feature maps of the decoder's largest level, see _live_decoder_maps; of
-                  one tile with vae_tiling, of the tallest strip where ranks decode together
+        decode  = 4 to 7.25 feature maps of the decoder's largest level, see live_maps; of one
+                  tile with vae_tiling, of the tallest strip where ranks decode together
+        encode  = as many of the encoder's; whole on every rank
 
     Ranks that share rows or tokens divide T, tensor ranks the heads and I; with whole experts in
     their place k (every rank is taken to get its share of the tokens).
@@ -308,13 +329,18 @@ def activation_bytes(
         experts = _grouped_bytes(model, T, dtype_bytes, split)
     if vae_tiling:
         grid = (min(grid[0], VAE_TILE), min(grid[1], VAE_TILE))
+    num_blocks = model.vae.layers_per_block
     in_strips = 1 < split.decode <= grid[0]
     if in_strips:
         grid = (-(-grid[0] // split.decode), grid[1])
-    largest_map = max(_decoder_map_elements(model, grid))
+    live = live_maps(model, num_blocks + 1, in_strips=in_strips)
+    encode = 0.0
+    if reference_hw is not None:
+        encode = live_maps(model, num_blocks) * max(encoder_map_elements(model, reference_hw))
     return ActivationBytes(
         denoise=2 * (W + T) * model.hidden_size * dtype_bytes + max(attention, experts),
-        decode=int(_live_decoder_maps(model, in_strips=in_strips) * largest_map * vae_dtype_bytes),
+        decode=int(live * max(decoder_map_elements(model, grid)) * vae_dtype_bytes),
+        encode=int(encode * vae_dtype_bytes),
     )
 
 
@@ -360,32 +386,3 @@ def _routed(model: ModelConfig, split: Split) -> list[tuple[int, int]]:
         (-(-top_k // shares), width // slices)
         for width, top_k in zip(model.moe_intermediate_size, model.moe_topk, strict=True)
     ]
-
-
-def _live_decoder_maps(model: ModelConfig, *, in_strips: bool) -> float:
-    """Return how many maps of the largest size live at once, in a residual block's second half.
-
-    The block's input, the first half's result, what is convolved, the result: 4. The level's own
-    input where a block follows another: 1. Clips of several frames are copied with neighbouring
-    frames side by side, and their frames stacked: 2. The convolution's copy of one frame. A strip
-    is copied between its neighbours' rows: 1, and none more for clips.
-    """
-    vae = model.vae
-    follows, is_clip = vae.layers_per_block > 0, vae.ffactor_temporal > 1
-    copies = 2 if is_clip else int(in_strips)
-    return 4 + (1 if follows else 0) + copies + 1 / vae.ffactor_temporal
-
-
-def _decoder_map_elements(model: ModelConfig, grid: tuple[int, int]) -> list[int]:
-    """Return the elements of the feature map at the end of each level of the VAE decoder."""
-    vae = model.vae
-    channels = tuple(reversed(vae.block_out_channels))
-    elements = []
-    for level, level_channels in enumerate(channels):
-        # A level ends with its upsampling, so it has the next level's channels then.
-        upsampled = level < vae.num_spatial_steps
-        out_channels = channels[level + 1] if upsampled else level_channels
-        scale = 2 ** min(level + 1, vae.num_spatial_steps)
-        frames = 2 ** min(level + 1, vae.num_temporal_steps)
-        elements.append(out_channels * frames * grid[0] * scale * grid[1] * scale)
-    return elements

@@ -11,6 +11,7 @@ from typing import Literal
 
 from kit.modelspec.config import ModelConfig, VAEConfig
 from kit.modelspec.files import CheckpointFiles, checkpoint_error
+from kit.modelspec.vision import VisionConfig
 
 Part = Literal[
     "embedding",
@@ -24,6 +25,7 @@ Part = Literal[
     "timestep_embedders",
     "vae_decoder",
     "vae_encoder",
+    "vision",
     "text_head",
 ]
 Shape = tuple[int, ...]
@@ -33,9 +35,13 @@ TIMESTEP_FREQUENCIES = 256
 
 LAYER_PARTS: tuple[Part, ...] = ("attention", "router", "experts", "shared_expert", "norms")
 
-_UNUSED_PARTS: frozenset[Part] = frozenset({"vae_encoder", "text_head"})
-# The vision tower reads reference images only; its shapes are not checked.
-_UNCHECKED_PREFIXES = ("vision_model.", "vision_aligner.")
+REFERENCE_PARTS: tuple[Part, ...] = ("vae_encoder", "vision")
+"""What reads reference images."""
+
+_UNUSED_PARTS: frozenset[Part] = frozenset({*REFERENCE_PARTS, "text_head"})
+_VISION = ("vision_model.", "vision_aligner.")
+# Pools the tower's output; the model never reads it.
+_VISION_HEAD = ("vision_model.head.",)
 _LOADABLE_DTYPES = ("F32", "BF16", "F16")
 
 
@@ -50,7 +56,7 @@ class TensorSpec:
 
 
 def expected_tensors(model: ModelConfig) -> Mapping[str, TensorSpec]:
-    """Return name -> spec of every tensor of `model`, without the vision tower."""
+    """Return name -> spec of every tensor of `model`; of a vision tower only if it can run."""
     specs: dict[str, TensorSpec] = {}
 
     def add(part: Part, tensors: Iterator[tuple[str, Shape]]) -> None:
@@ -72,6 +78,8 @@ def expected_tensors(model: ModelConfig) -> Mapping[str, TensorSpec]:
     add("final_layer", _final_layer(model))
     add("vae_decoder", _vae_decoder(model.vae))
     add("vae_encoder", _vae_encoder(model.vae))
+    if isinstance(model.vision, VisionConfig):
+        add("vision", _vision(model.vision, H))
     return specs
 
 
@@ -88,17 +96,21 @@ def timestep_embedder_names(model: ModelConfig) -> tuple[str, ...]:
 def check_tensors(files: CheckpointFiles, model: ModelConfig) -> None:
     """Compare names, shapes and dtypes of `files` with the table of `model`.
 
-    Raises CheckpointError that lists tensors that text-to-image needs and that are missing,
-    tensors of another shape or of a dtype that is not a plain float, and unexpected ones.
+    Raises CheckpointError that lists tensors that are missing, tensors of another shape or of a
+    dtype that is not a plain float, and unexpected ones. What only references need may be absent,
+    but not in part.
     """
     expected = expected_tensors(model)
+    present = {spec.part for name, spec in expected.items() if name in files.tensors}
+    needed = present.intersection(REFERENCE_PARTS)
     problems = [
         f"{name} is missing, {list(spec.shape)} wanted"
         for name, spec in expected.items()
-        if spec.needed_for_t2i and name not in files.tensors
+        if (spec.needed_for_t2i or spec.part in needed) and name not in files.tensors
     ]
+    unchecked = _VISION_HEAD if isinstance(model.vision, VisionConfig) else _VISION
     for name, entry in sorted(files.tensors.items()):
-        if name.startswith(_UNCHECKED_PREFIXES):
+        if name.startswith(unchecked):
             continue
         where = f"{name} in {entry.path.name}"
         if name not in expected:
@@ -112,6 +124,12 @@ def check_tensors(files: CheckpointFiles, model: ModelConfig) -> None:
             )
     if problems:
         raise checkpoint_error(files.folder, problems)
+
+
+def missing_reference_parts(files: CheckpointFiles, model: ModelConfig) -> list[Part]:
+    """Return the parts that read reference images and that checked files lack."""
+    present = {spec.part for name, spec in expected_tensors(model).items() if name in files.tensors}
+    return [part for part in REFERENCE_PARTS if part not in present]
 
 
 def _layer_norms(model: ModelConfig, layer: int) -> Iterator[tuple[str, Shape]]:
@@ -219,6 +237,25 @@ def _vae_encoder(vae: VAEConfig) -> Iterator[tuple[str, Shape]]:
     yield from _norm("vae.encoder.norm_out", width)
     # Mean and log-variance side by side.
     yield from _with_bias("vae.encoder.conv_out", _conv3d(2 * vae.latent_channels, width))
+
+
+def _vision(vision: VisionConfig, hidden: int) -> Iterator[tuple[str, Shape]]:
+    """Yield the tower without its pooling head, and the aligner behind it."""
+    width = vision.hidden_size
+    embeddings = "vision_model.embeddings"
+    yield from _with_bias(f"{embeddings}.patch_embedding", (width, vision.patch_dim))
+    yield f"{embeddings}.position_embedding.weight", (vision.position_side**2, width)
+    for layer in range(vision.num_hidden_layers):
+        prefix = f"vision_model.encoder.layers.{layer}"
+        for norm in ("layer_norm1", "layer_norm2"):
+            yield from _norm(f"{prefix}.{norm}", width)
+        for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            yield from _with_bias(f"{prefix}.self_attn.{projection}", (width, width))
+        yield from _with_bias(f"{prefix}.mlp.fc1", (vision.intermediate_size, width))
+        yield from _with_bias(f"{prefix}.mlp.fc2", (width, vision.intermediate_size))
+    yield from _norm("vision_model.post_layernorm", width)
+    yield from _with_bias("vision_aligner.layers.0", (hidden, width))
+    yield from _with_bias("vision_aligner.layers.2", (hidden, hidden))
 
 
 def _vae_mid(prefix: str, width: int) -> Iterator[tuple[str, Shape]]:

@@ -9,7 +9,12 @@ _GROUP = 16
 """torch draws normal numbers in groups of so many."""
 
 
-def draw_noise(seed: int, channels: int, grid: tuple[int, int]) -> Tensor:
+def seed_generator(seed: int) -> torch.Generator:
+    """Return the generator of a request, from which its references draw first."""
+    return torch.Generator(device="cpu").manual_seed(seed)
+
+
+def draw_noise(generator: torch.Generator, channels: int, grid: tuple[int, int]) -> Tensor:
     """Return bfloat16 [1, channels, h, w] on the CPU.
 
     Drawn on the CPU whatever device runs the model: CUDA and NPU generators give other streams.
@@ -17,7 +22,6 @@ def draw_noise(seed: int, channels: int, grid: tuple[int, int]) -> Tensor:
     the last one drawn anew where the count is no multiple of a group. torch 2.11 draws bfloat16
     otherwise, but float32 alike; so groups are drawn here, and a seed means the same on both.
     """
-    generator = torch.Generator(device="cpu").manual_seed(seed)
     count = channels * grid[0] * grid[1]
     whole = count if count < _GROUP else count - count % _GROUP
     noise = torch.empty(count)

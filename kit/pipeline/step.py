@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -12,6 +12,7 @@ from kit.attention.base import StepKV
 from kit.attention.rotary import Rotary
 from kit.model.transformer import HunyuanImage3
 from kit.pipeline.guidance import guide
+from kit.pipeline.references import TokenBlock
 from kit.pipeline.rows import RowShare
 from kit.pipeline.schedule import euler_step
 
@@ -70,17 +71,21 @@ def denoise_step(
     *,
     rows: RowShare,
     prefix_ids: Tensor | None,
+    references: Sequence[TokenBlock] = (),
 ) -> StepOutputs:
     """Run one step of this rank's rows; writes their keys and values to `kv`.
 
-    prefix_ids int64 [B, P], of this rank's rows, in the first step, which runs the whole sequence;
-    None in later ones, which run the target only. The outputs are of all rows, on every rank.
-    Never waits for the device.
+    prefix_ids int64 [B, P], of this rank's rows, in the first step, which runs the whole sequence
+    with the vectors of its `references`; None in later ones, which run the target only. The outputs
+    are of all rows, on every rank. Never waits for the device.
     """
     target = model.embed_target(inputs.latents, inputs.timestep, inputs.guidance, inputs.timestep_r)
     embeds = target.expand(rows.num_own, -1, -1)
     if prefix_ids is not None:
-        embeds = torch.cat((model.embed_tokens(prefix_ids), embeds), dim=1)
+        prefix = model.embed_tokens(prefix_ids)
+        for block in references:
+            block.write(prefix)
+        embeds = torch.cat((prefix, embeds), dim=1)
     hidden = model(embeds, rotary, kv)
     h, w = inputs.latents.shape[-2:]
     own = model.predict(hidden[:, -h * w :], inputs.timestep, (h, w))

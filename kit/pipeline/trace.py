@@ -23,6 +23,11 @@ class Trace:
         step{i}.pred        float32 [B, C, h, w]
         step{i}.timestep, .timestep_r, .guidance                   float32 [1]
         vae_decode_out      float32 [1, 3, 1, H, W]                image_u8  uint8 [1, H, W, 3]
+
+    and of reference j, with h x w latents and n tokens of patches:
+
+        ref{j}.vae_moments  float32 [1, 2C, 1, h, w]               ref{j}.cond_latents  [C, h, w]
+        ref{j}.vit_aligned_embeds  [n, hidden], in the model's dtype
     """
 
     def __init__(self) -> None:

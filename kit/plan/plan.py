@@ -15,15 +15,22 @@ from kit.attention.capabilities import resolve_kernel, resolve_page_size
 from kit.config.deploy import DeployConfig
 from kit.config.runnable import check_runnable
 from kit.errors import CheckpointError, KitError, UnsupportedError
-from kit.modelspec.config import PUBLISHED_CONFIG, ModelConfig, load_config_file
+from kit.modelspec.config import (
+    PUBLISHED_CONFIG,
+    ModelConfig,
+    load_config_file,
+    load_generation_config,
+)
 from kit.modelspec.deployment import resolve_deployment
 from kit.modelspec.files import INDEX_NAME, SINGLE_NAME, CheckpointFiles
 from kit.modelspec.tensors import Part
+from kit.modelspec.vision import NoVision
 from kit.parallel.validated import check_validated
 from kit.plan.device import Device, choose_device, section_platform
 from kit.plan.rank import Precision, choose_precision, rank_memory
 from kit.plan.size import SizePlan, SizePlanner
 from kit.tokenizer.buckets import Bucket, fitting_sizes, resolution_buckets
+from kit.tokenizer.references import largest_bucket, reference_refusal
 from kit.tokenizer.template import supported_sizes
 from kit.tokenizer.tokenizer import Tokenizer
 
@@ -106,6 +113,7 @@ def plan_deployment(
     flags: Mapping[str, object] | None = None,
     sizes: Sequence[str] = (),
     prompt_tokens: int | None = None,
+    references: int = 0,
     card: str | None = None,
     memory_bytes: int | None = None,
 ) -> Plan:
@@ -115,6 +123,8 @@ def plan_deployment(
     deploy_config, stage_overrides, flags: as for load_config.
     sizes: WIDTHxHEIGHT of images; none means the model's square one.
     prompt_tokens: tokens of a row before the image's; None means 256, or what a row has room for.
+    references: reference images of a request, each of the largest size. A config.json alone does
+        not say whether there are weights that read them: they are counted if there is one.
     card, memory_bytes: the device of every rank, if not one of this machine.
 
     Raises ConfigError, with the number to change, for a deployment that cannot hold the model or
@@ -131,20 +141,22 @@ def plan_deployment(
     device = choose_device(config, card, memory_bytes)
     buckets = _buckets(model, spec)
     precision = choose_precision(config, device.platform)
+    refusal = _reference_refusal(model, spec, references)
     kernel, missing = _kernel(spec, config, device, precision)
     rank = rank_memory(
         spec,
         config,
         device.memory,
         precision,
-        largest=max(buckets, key=lambda bucket: bucket.height * bucket.width),
+        largest=largest_bucket(buckets),
         page_size=_page_size(spec, config, device),
         use_graphs=device.platform == "cuda" and not config.stage.enforce_eager,
+        takes_references=refusal is None,
     )
-    planner = SizePlanner(spec, config, device, precision, rank, buckets)
+    planner = SizePlanner(spec, config, device, precision, rank, buckets, refusal)
     profiled = planner.profiled() if device.platform != "cpu" else None
     asked = sizes or (f"{spec.image_base_size}x{spec.image_base_size}",)
-    planned = tuple(planner.size(text, prompt_tokens) for text in asked)
+    planned = tuple(planner.size(text, prompt_tokens, references) for text in asked)
     parallel, geometry = config.stage.parallel_config, rank.kv.geometry if rank.kv else None
     return Plan(
         model=str(model),
@@ -194,8 +206,23 @@ def _config_path(model: str | Path) -> Path:
     return path if path.is_file() else path / "config.json"
 
 
+def _has_weights(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (INDEX_NAME, SINGLE_NAME))
+
+
+def _reference_refusal(model: str | Path, spec: ModelConfig, references: int) -> str | None:
+    folder = Path(model)
+    if _has_weights(folder):
+        special = Tokenizer.from_folder(folder, spec).special
+        generation = load_generation_config(folder)
+        return reference_refusal(CheckpointFiles.open(folder), spec, generation, special)
+    if isinstance(spec.vision, NoVision):
+        return spec.vision.reason
+    return None if references else "no reference images were asked for"
+
+
 def _largest_shard(folder: Path) -> int | None:
-    if not any((folder / name).is_file() for name in (INDEX_NAME, SINGLE_NAME)):
+    if not _has_weights(folder):
         return None
     return max(CheckpointFiles.open(folder).shard_bytes.values())
 

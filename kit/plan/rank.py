@@ -32,9 +32,10 @@ from kit.modelspec.footprint import (
     waiting_bytes,
     weight_bytes_by_part,
 )
-from kit.modelspec.tensors import Part
+from kit.modelspec.tensors import REFERENCE_PARTS, Part
 from kit.platforms.memory import Memory
 from kit.tokenizer.buckets import Bucket
+from kit.tokenizer.references import num_reference_tokens
 
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -113,6 +114,8 @@ class RequestShape:
     height: int
     prefix_len: int
     num_rows: int
+    reference: Bucket | None = None
+    """The largest reference image that it brings."""
 
 
 def choose_precision(config: DeployConfig, platform: str) -> Precision:
@@ -151,18 +154,20 @@ def rank_memory(
     largest: Bucket,
     page_size: int | None,
     use_graphs: bool,
+    takes_references: bool,
 ) -> RankMemory:
     """Decide what a rank holds: weights, pool, and the room that requests need beside them.
 
-    `largest` is the largest image that may be asked for, page_size None in dense_legacy. Raises
+    `largest` is the largest image that may be asked for or given as a reference, page_size None in
+    dense_legacy; takes_references: what reads references is loaded. Raises
     ConfigError, with the number to set, for ranks that cannot share the model, weights that do not
     fit and a pool that does not fit beside them or holds no page.
     """
     split = split_of(config)
     check_split(model, split)
-    weights = _all_weights(model, precision, split)
+    weights = _all_weights(model, precision, split, references=takes_references)
     resident = resident_weights(model, weights, **_offload(config))
-    shape = _largest_shape(model, largest)
+    shape = _largest_shape(model, largest, takes_references=takes_references)
     working = working_bytes(model, shape, precision, config, split)
     token_bytes = kv_token_bytes(model, precision.num_bytes, split)
     room = memory.free_bytes - sum(resident.values())
@@ -177,13 +182,17 @@ def rank_memory(
         )
         room -= working.peak
         if room < geometry.page_bytes:
-            raise _model_does_not_fit(model, config, memory, precision, shape)
+            raise _model_does_not_fit(
+                model, config, memory, precision, shape, takes_references=takes_references
+            )
         max_rows = config.stage.diffusion_kv_max_rows_per_request
         assert max_rows is not None, "checked with the config"
         num_pages = _pool_pages(model, config, geometry, memory, room)
         kv = KVCacheManager(geometry, num_pages, max_rows, row_ranks=split.cfg)
     elif room < 0:
-        raise _model_does_not_fit(model, config, memory, precision, None)
+        raise _model_does_not_fit(
+            model, config, memory, precision, None, takes_references=takes_references
+        )
     kept = kept_rows_bytes(model, token_bytes, split) if kv is None and use_graphs else 0
     return RankMemory(
         kv=kv,
@@ -203,6 +212,7 @@ def working_bytes(
     split: Split,
 ) -> ActivationBytes:
     """Estimate the working memory of a request on one rank, weights that come for it included."""
+    reference = shape.reference
     working = activation_bytes(
         model,
         height=shape.height,
@@ -215,29 +225,37 @@ def working_bytes(
         vae_dtype_bytes=precision.vae_num_bytes,
         vae_tiling=config.stage.vae_use_tiling,
         split=split,
+        reference_hw=None if reference is None else (reference.height, reference.width),
     )
     if not config.stage.enable_cpu_offload:
         return working
-    arriving = _all_weights(model, precision, split)["vae_decoder"]
-    return replace(working, decode=working.decode + arriving)
+    arriving = _all_weights(model, precision, split, references=reference is not None)
+    encode = sum(arriving.get(part, 0) for part in REFERENCE_PARTS)
+    return replace(
+        working,
+        decode=working.decode + arriving["vae_decoder"],
+        encode=working.encode + encode,
+    )
 
 
 def profiled_shape(
-    model: ModelConfig, largest: Bucket, kv: KVCacheManager | None
+    model: ModelConfig, largest: Bucket, kv: KVCacheManager | None, *, takes_references: bool
 ) -> RequestShape | None:
     """Return the request that a start on a card runs: the longest rows that the pool holds.
 
+    With a reference of the largest size, if there is room for one.
+
     None if the pool holds not even the largest image with a short prompt.
     """
-    shape = _largest_shape(model, largest)
+    shape = _largest_shape(model, largest, takes_references=takes_references)
     if kv is None:
-        return shape
+        return _with_room(model, shape)
     num_rows = min(shape.num_rows, kv.max_rows_per_request)
     longest = min(longest_row(model), kv.largest_num_tokens(num_rows))
     prefix_len = longest - num_target_tokens(model, largest.height, largest.width)
     if prefix_len <= 0:
         return None
-    return RequestShape(largest.width, largest.height, prefix_len, num_rows)
+    return _with_room(model, replace(shape, prefix_len=prefix_len, num_rows=num_rows))
 
 
 def num_target_tokens(model: ModelConfig, height: int, width: int) -> int:
@@ -246,9 +264,15 @@ def num_target_tokens(model: ModelConfig, height: int, width: int) -> int:
     return model.num_special + (height // factor) * (width // factor)
 
 
-def _all_weights(model: ModelConfig, precision: Precision, split: Split) -> Mapping[Part, int]:
+def _all_weights(
+    model: ModelConfig, precision: Precision, split: Split, *, references: bool
+) -> Mapping[Part, int]:
     return weight_bytes_by_part(
-        model, precision.num_bytes, vae_dtype_bytes=precision.vae_num_bytes, split=split
+        model,
+        precision.num_bytes,
+        vae_dtype_bytes=precision.vae_num_bytes,
+        split=split,
+        references=references,
     )
 
 
@@ -260,9 +284,18 @@ def _offload(config: DeployConfig) -> _Offload:
     }
 
 
-def _largest_shape(model: ModelConfig, largest: Bucket) -> RequestShape:
+def _largest_shape(model: ModelConfig, largest: Bucket, *, takes_references: bool) -> RequestShape:
     prefix_len = longest_row(model) - num_target_tokens(model, largest.height, largest.width)
-    return RequestShape(largest.width, largest.height, prefix_len, most_rows(model))
+    reference = largest if takes_references else None
+    return RequestShape(largest.width, largest.height, prefix_len, most_rows(model), reference)
+
+
+def _with_room(model: ModelConfig, shape: RequestShape) -> RequestShape:
+    """Leave the reference out where no prefix with it and one token more fits."""
+    reference = shape.reference
+    if reference is None or num_reference_tokens(model, reference) < shape.prefix_len:
+        return shape
+    return replace(shape, reference=None)
 
 
 def _pool_pages(
@@ -313,14 +346,19 @@ def _model_does_not_fit(
     memory: Memory,
     precision: Precision,
     largest: RequestShape | None,
+    *,
+    takes_references: bool,
 ) -> ConfigError:
     """Say what is needed: weights, and beside a pool the working memory of the largest request."""
     split = split_of(config)
 
+    def all_weights(split: Split) -> Mapping[Part, int]:
+        return _all_weights(model, precision, split, references=takes_references)
+
     def needed(tensor: int) -> tuple[int, int]:
         other = replace(split, tensor=tensor)
         check_split(model, other)
-        weights = resident_weights(model, _all_weights(model, precision, other), **_offload(config))
+        weights = resident_weights(model, all_weights(other), **_offload(config))
         working = 0
         if largest is not None:
             working = working_bytes(model, largest, precision, config, other).peak
@@ -336,9 +374,7 @@ def _model_does_not_fit(
         except ConfigError:
             continue
     if largest is None and config.stage.devices != "cpu" and split == ONE_RANK:
-        streamed = resident_weights(
-            model, _all_weights(model, precision, split), stream_layers=True, vae_waits=False
-        )
+        streamed = resident_weights(model, all_weights(split), stream_layers=True, vae_waits=False)
         if sum(streamed.values()) < memory.free_bytes:
             remedy += _offload_hint(config)
     works = f", the largest request works in {working}" if working else ""

@@ -27,6 +27,7 @@ from kit.plan.rank import (
     working_bytes,
 )
 from kit.tokenizer.buckets import Bucket, parse_size
+from kit.tokenizer.references import MAX_REFERENCES, largest_bucket, num_reference_tokens
 
 DEFAULT_PROMPT_TOKENS = 256
 """More than most prompts have, in a model that has room for so many."""
@@ -42,6 +43,9 @@ class SizePlan:
     prompt_tokens: int
     """Tokens of a row before the image's own: system text, prompt, template."""
 
+    reference_tokens: int
+    """Tokens of a row of all reference images, each of the largest size."""
+
     row_tokens: int
     """Tokens of a row whose keys and values are kept."""
 
@@ -56,8 +60,8 @@ class SizePlan:
 
     activations: ActivationBytes
     peak_bytes: int
-    """Weights, pool or rows, and the larger of denoising and decoding; without pages the rows of as
-    many such requests as may take turns."""
+    """Weights, pool or rows, and the largest of encoding references, denoising and decoding;
+    without pages the rows of as many such requests as may take turns."""
 
     num_requests: int
     """Such requests that can hold keys and values at once."""
@@ -76,6 +80,8 @@ class SizePlanner:
     precision: Precision
     rank: RankMemory
     buckets: tuple[Bucket, ...]
+    reference_refusal: str | None
+    """Why the model takes no reference images; None if it does."""
 
     @property
     def allowed_bytes(self) -> int:
@@ -83,11 +89,15 @@ class SizePlanner:
 
     def profiled(self) -> SizePlan | None:
         """Plan what a start runs first; raises ConfigError where it refuses to go on."""
-        largest = max(self.buckets, key=lambda bucket: bucket.height * bucket.width)
-        shape = profiled_shape(self.spec, largest, self.rank.kv)
+        shape = profiled_shape(
+            self.spec,
+            largest_bucket(self.buckets),
+            self.rank.kv,
+            takes_references=self.reference_refusal is None,
+        )
         if shape is None:
             return None
-        plan = self._plan(shape)
+        plan = self._plan(shape, 0 if shape.reference is None else 1)
         if plan.refusal is not None:
             name = "kv_cache_memory_bytes"
             if self.config.stage.kv_cache_memory_bytes is None:
@@ -101,8 +111,8 @@ class SizePlanner:
             )
         return plan
 
-    def size(self, text: str, prompt_tokens: int | None) -> SizePlan:
-        """Plan a request; raises ConfigError for a size or a prompt that the model cannot take."""
+    def size(self, text: str, prompt_tokens: int | None, num_references: int = 0) -> SizePlan:
+        """Plan a request; raises ConfigError for what the model cannot take."""
         try:
             width, height = parse_size(text)
         except RequestError as error:
@@ -119,7 +129,18 @@ class SizePlanner:
                 value=text,
                 remedy=f"use one of {', '.join(map(str, self.buckets))}",
             )
-        room = longest_row(self.spec) - num_target_tokens(self.spec, height, width)
+        reference = self._reference(num_references)
+        references = self._reference_tokens(reference, num_references)
+        target = num_target_tokens(self.spec, height, width)
+        room = longest_row(self.spec) - target - references
+        if room < 1:
+            raise ConfigError(
+                "--references",
+                f"leaves no room for a prompt: a row has at most {longest_row(self.spec)} tokens, "
+                f"the references take {references} and the image {target}",
+                value=num_references,
+                remedy="give fewer, or a smaller --size",
+            )
         if prompt_tokens is None:
             prompt_tokens = min(DEFAULT_PROMPT_TOKENS, room)
         if not 1 <= prompt_tokens <= room:
@@ -132,12 +153,30 @@ class SizePlanner:
         num_rows = most_rows(self.spec)
         if self.rank.kv is not None:
             num_rows = min(num_rows, self.rank.kv.max_rows_per_request)
-        return self._plan(RequestShape(width, height, prompt_tokens, num_rows))
+        shape = RequestShape(width, height, references + prompt_tokens, num_rows, reference)
+        return self._plan(shape, num_references)
 
-    def _plan(self, shape: RequestShape) -> SizePlan:
+    def _reference(self, num_references: int) -> Bucket | None:
+        """The largest reference image of a request with so many."""
+        problem = ""
+        if not 0 <= num_references <= MAX_REFERENCES:
+            problem = f"is out of range: a request has at most {MAX_REFERENCES}"
+        elif num_references and self.reference_refusal is not None:
+            problem = f"asks for what the model does not take: {self.reference_refusal}"
+        if problem:
+            raise ConfigError("--references", problem, value=num_references)
+        return largest_bucket(self.buckets) if num_references else None
+
+    def _reference_tokens(self, reference: Bucket | None, num_references: int) -> int:
+        if reference is None:
+            return 0
+        return num_references * num_reference_tokens(self.spec, reference)
+
+    def _plan(self, shape: RequestShape, num_references: int) -> SizePlan:
         rank, split = self.rank, split_of(self.config)
         target = num_target_tokens(self.spec, shape.height, shape.width)
         row_tokens = shape.prefix_len + target
+        references = self._reference_tokens(shape.reference, num_references)
         activations = working_bytes(self.spec, shape, self.precision, self.config, split)
         stage = self.config.stage
         num_pages, refusal = 0, None
@@ -159,7 +198,8 @@ class SizePlanner:
             refusal, num_requests = self._peak_refusal(peak, kv_bytes), 0
         return SizePlan(
             size=f"{shape.width}x{shape.height}",
-            prompt_tokens=shape.prefix_len,
+            prompt_tokens=shape.prefix_len - references,
+            reference_tokens=references,
             row_tokens=row_tokens,
             num_rows=shape.num_rows,
             num_pages=num_pages,

@@ -53,6 +53,11 @@ def _lines(plan: Plan) -> Iterator[str]:
     widths = [max(len(row[column]) for row in shown) for column in range(len(_COLUMNS))]
     for row in shown:
         yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+    if plan.sizes[0].reference_tokens:
+        yield (
+            f"reference images: {plan.sizes[0].reference_tokens} tokens of each row, "
+            f"{_gib(plan.sizes[0].activations.encode)} to encode one"
+        )
     if plan.profiled is not None:
         yield "(last line: the largest request, which a start runs first)"
     yield from _notes(plan)

@@ -28,6 +28,9 @@ class Metrics(BaseModel):
     """Where time and memory went; the same keys on every endpoint."""
 
     queue_time_s: float
+    reference_time_s: float
+    """Encoding of the reference images; in no step time."""
+
     first_step_time_s: float
     """The step that also computes the prefix."""
 
@@ -43,6 +46,9 @@ class Metrics(BaseModel):
     peak_memory_bytes: int
     prefix_tokens: int
     """Of one row, written by the first step only."""
+
+    reference_tokens: int
+    """Those of them that are reference images."""
 
     target_tokens: int
     """Of one row, written by every step."""

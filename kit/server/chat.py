@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from kit.errors import InvalidRequestError
 from kit.server.answers import ChatAnswer
-from kit.server.fields import TEXT_TO_IMAGE_ONLY
 from kit.server.normalise import PublicRequest, public_request
 from kit.server.pictures import chat_answer
-from kit.server.protocol import ChatCompletionBody, Message, TextPart
+from kit.server.protocol import ChatCompletionBody, ImagePart, ImageURL, Message, TextPart
+from kit.server.references import read_urls
 from kit.server.service import Service, answers, json_answer
 from kit.server.streams import ChatChunks, EventStream
 
@@ -33,7 +36,8 @@ def install_chat(app: FastAPI, service: Service) -> None:
         service.check_model(body.model)
         name = service.settings.name
         try:
-            public = read_chat(body, service)
+            # Reading reference images may take a second.
+            public = await asyncio.to_thread(read_chat, body, service)
             if public.stream:
                 options = body.stream_options
                 include_usage = bool(options and options.include_usage)
@@ -49,7 +53,7 @@ def read_chat(body: ChatCompletionBody, service: Service) -> PublicRequest:
     """Return what a conversation asks for; raises InvalidRequestError naming the field.
 
     The texts of all user messages are the prompt, those of system and developer messages the
-    system prompt, each joined by line breaks.
+    system prompt, each joined by line breaks; the images of user messages are the references.
     """
     warnings: tuple[str, ...] = ()
     if body.modalities is None:
@@ -66,6 +70,7 @@ def read_chat(body: ChatCompletionBody, service: Service) -> PublicRequest:
         )
     user: list[str] = []
     system: list[str] = []
+    urls: list[tuple[str, str]] = []
     for index, message in enumerate(body.messages):
         if message.role == "assistant":
             raise InvalidRequestError(
@@ -73,13 +78,18 @@ def read_chat(body: ChatCompletionBody, service: Service) -> PublicRequest:
                 f"its text as cot_text, or leave it out",
                 param=f"messages[{index}]",
             )
-        text = _text(message, f"messages[{index}].content")
-        (user if message.role == "user" else system).append(text)
+        where = f"messages[{index}].content"
+        if text := _text(message, where):
+            (user if message.role == "user" else system).append(text)
+        urls += _urls(message, where)
+    if any(_has_detail(message) for message in body.messages):
+        warnings = (*warnings, "detail has no effect on a picture")
     return public_request(
         body,
         prompt="\n".join(user),
         defaults=service.defaults,
         system_message="\n".join(system) if system else None,
+        images=read_urls(urls, service.engine.preprocessor, service.settings),
         warnings=warnings,
     )
 
@@ -89,14 +99,33 @@ def _text(message: Message, where: str) -> str:
         return message.content
     texts = []
     for index, part in enumerate(message.content):
-        if not isinstance(part, TextPart):
+        if isinstance(part, TextPart):
+            texts.append(part.text)
+        elif not isinstance(part, ImagePart) or message.role != "user":
+            known = "text and image_url" if message.role == "user" else "text"
             raise InvalidRequestError(
-                f"{where}[{index}]: got a part of type {part.type!r}, but {TEXT_TO_IMAGE_ONLY}; "
-                f"send text parts",
+                f"{where}[{index}]: got a part of type {part.type!r} in a message of the role "
+                f"{message.role}; send {known} parts",
                 param=f"{where}[{index}]",
             )
-        texts.append(part.text)
     return "\n".join(texts)
+
+
+def _urls(message: Message, where: str) -> Iterator[tuple[str, str]]:
+    """Yield the field and the URL of every image of a message."""
+    for index, part in enumerate(message.content):
+        if isinstance(part, ImagePart):
+            image = part.image_url
+            yield f"{where}[{index}].image_url", image if isinstance(image, str) else image.url
+
+
+def _has_detail(message: Message) -> bool:
+    return any(
+        isinstance(part, ImagePart)
+        and isinstance(part.image_url, ImageURL)
+        and part.image_url.detail is not None
+        for part in message.content
+    )
 
 
 def _in_messages(error: InvalidRequestError) -> InvalidRequestError:

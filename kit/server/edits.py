@@ -1,24 +1,28 @@
-"""POST /v1/images/edits: reads the form as clients send it, then says that nothing is edited."""
+"""POST /v1/images/edits: pictures from reference images and a prompt, sent as a form."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from kit.errors import InvalidRequestError, UnsupportedError
-from kit.server.answers import ErrorAnswer
-from kit.server.fields import TEXT_TO_IMAGE_ONLY, markers
+from kit.request import ReferenceImage
+from kit.server.answers import ImagesAnswer
+from kit.server.fields import markers
 from kit.server.forms import Form, from_text, read_form
-from kit.server.normalise import public_request
-from kit.server.protocol import ImageEditForm
-from kit.server.service import Service
-from kit.server.settings import ServerSettings
-from kit.server.uploads import check_image
+from kit.server.normalise import PublicRequest, public_request
+from kit.server.pictures import images_answer
+from kit.server.protocol import NO_MASK, ImageEditForm
+from kit.server.references import read_files
+from kit.server.service import Service, answers, json_answer
+from kit.server.streams import EventStream, ImageEvents
 
 # `image` is what a client calls one file, `image[]` what it calls each of several.
 _FILES = ("image", "mask", "markup")
@@ -30,33 +34,41 @@ def install_edits(app: FastAPI, service: Service) -> None:
     @app.post(
         "/v1/images/edits",
         tags=["pictures"],
-        status_code=501,
-        response_model=ErrorAnswer,
-        response_description="Always, for a form that is right: " + TEXT_TO_IMAGE_ONLY,
+        response_model=ImagesAnswer,
+        responses=answers(
+            ImagesAnswer,
+            "The pictures in the order of their seeds, or with `stream` their events",
+            stream="image_edit.partial_image and image_edit.completed events",
+        ),
         openapi_extra={"requestBody": _request_body()},
     )
-    async def edit(request: Request) -> None:
-        """Check the form of an edit and refuse it: the server draws from text only."""
-        content_type = request.headers.get("content-type", "")
-        if not content_type.lower().startswith("multipart/form-data"):
-            raise HTTPException(415, f"expected multipart/form-data, got {content_type!r:.100}")
-        settings = service.settings
-        async with request.form(
-            max_files=settings.max_images + len(_FILES),
-            max_fields=settings.max_form_fields,
-            max_part_size=settings.max_form_field_bytes,
-        ) as data:
-            form = read_form(data, files=_FILES)
-            await asyncio.to_thread(_check_files, form, settings)
+    async def edit(request: Request) -> Response:
+        """Draw pictures from one to three reference images and a prompt."""
+        public = await _read(request, service)
+        if public.stream:
+            return EventStream(await service.start(public), ImageEvents(public, "image_edit"))
+        pictures = await service.draw(request, public)
+        return json_answer(images_answer(public, pictures, service.settings.name))
+
+
+async def _read(request: Request, service: Service) -> PublicRequest:
+    """Return what a form asks for; text is looked at before any picture is decoded."""
+    content_type = request.headers.get("content-type", "")
+    if not content_type.lower().startswith("multipart/form-data"):
+        raise HTTPException(415, f"expected multipart/form-data, got {content_type!r:.100}")
+    settings = service.settings
+    async with request.form(
+        max_files=settings.max_form_files,
+        max_fields=settings.max_form_fields,
+        max_part_size=settings.max_form_field_bytes,
+    ) as data:
+        form = read_form(data, files=_FILES)
         body = _read_fields(form.fields)
         service.check_model(body.model)
         public = public_request(body, prompt=body.prompt, defaults=service.defaults)
-        await asyncio.to_thread(service.engine.preprocessor.prepare, public.children[0])
-        raise UnsupportedError(
-            f"image: {TEXT_TO_IMAGE_ONLY} and edits nothing; POST /v1/images/generations draws "
-            f"from a prompt alone",
-            param="image",
-        )
+        images = await asyncio.to_thread(_read_images, form, service)
+    children = tuple(replace(child, images=images) for child in public.children)
+    return replace(public, children=children)
 
 
 def _read_fields(fields: dict[str, Any]) -> ImageEditForm:
@@ -69,21 +81,13 @@ def _read_fields(fields: dict[str, Any]) -> ImageEditForm:
         raise RequestValidationError(error.errors()) from error
 
 
-def _check_files(form: Form, settings: ServerSettings) -> None:
-    """Look at sizes and headers, and decode nothing; raises InvalidRequestError."""
-    images = form.files["image"]
-    if not images:
+def _read_images(form: Form, service: Service) -> tuple[ReferenceImage, ...]:
+    for name in ("mask", "markup"):
+        if form.files[name]:
+            raise UnsupportedError(f"{name}: {NO_MASK}", param=name)
+    if not form.files["image"]:
         raise InvalidRequestError("image: is missing; send at least one file", param="image")
-    if len(images) > settings.max_images:
-        raise InvalidRequestError(
-            f"image: got {len(images)} files, at most {settings.max_images} are taken",
-            param="image",
-        )
-    for name, uploads in form.files.items():
-        if name != "image" and len(uploads) > 1:
-            raise InvalidRequestError(f"{name}: got {len(uploads)} files, takes one", param=name)
-        for upload in uploads:
-            check_image(upload.file, upload.size or 0, settings, param=name)
+    return read_files(form.files["image"], service.engine.preprocessor, service.settings)
 
 
 def _request_body() -> dict[str, Any]:

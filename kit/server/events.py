@@ -25,14 +25,14 @@ class ImageEvent(BaseModel):
 class PartialImageEvent(ImageEvent):
     """A preview: what the picture would be if the last step's direction held to the end."""
 
-    type: Literal["image_generation.partial_image"] = "image_generation.partial_image"
+    type: Literal["image_generation.partial_image", "image_edit.partial_image"]
     partial_image_index: int
 
 
 class CompletedEvent(Facts, ImageEvent):
     """A finished picture."""
 
-    type: Literal["image_generation.completed"] = "image_generation.completed"
+    type: Literal["image_generation.completed", "image_edit.completed"]
     id: str
     usage: Usage
     safety_identifier: str | None

@@ -70,7 +70,6 @@ class NotSupported:
         return handler(schema) | {"description": description, "enum": [*self.neutral, None]}
 
 
-TEXT_TO_IMAGE_ONLY = "this deployment is text-to-image only"
 _DEPLOYED = "the deploy file decides it for all requests"
 _OTHER_MODEL = "HunyuanImage-3.0 has no such input"
 
@@ -92,7 +91,7 @@ class ImageFields(StrictModel):
     n: int | None = documented("Number of pictures", minimum=1, maximum=MAX_IMAGES)
     num_outputs_per_prompt: int | None = documented("The same as n", minimum=1, maximum=MAX_IMAGES)
     size: str | None = documented(
-        "WIDTHxHEIGHT from the list of /v1/server/info, or auto",
+        "WIDTHxHEIGHT from the list of /v1/server/info, or auto: that of the first reference image",
         pattern="^(auto|[1-9][0-9]{0,5}x[1-9][0-9]{0,5})$",
     )
     height: int | None = documented("Pixels; goes with width", minimum=1, maximum=1 << 20)
@@ -136,7 +135,7 @@ class ImageFields(StrictModel):
         Any, NotSupported("use guidance_scale, the model has one guidance", (1, 1.0))
     ] = None
     guidance_scale_2: Annotated[Any, NotSupported(_OTHER_MODEL)] = None
-    strength: Annotated[Any, NotSupported(TEXT_TO_IMAGE_ONLY)] = None
+    strength: Annotated[Any, NotSupported("the model edits by words and has no strength")] = None
     lora: Annotated[Any, NotSupported("this kit loads no LoRA", ({}, []))] = None
     generator_device: Annotated[
         Any, NotSupported("noise is drawn on the CPU whatever the device", ("cpu",))
@@ -145,7 +144,9 @@ class ImageFields(StrictModel):
         Any,
         NotSupported("the language half of the model is not run, send cot_text", ("image",)),
     ] = None
-    infer_align_image_size: Annotated[Any, NotSupported(TEXT_TO_IMAGE_ONLY, (False,))] = None
+    infer_align_image_size: Annotated[
+        Any, NotSupported("reference images are cut to a size of the model, see size", (False,))
+    ] = None
     vae_use_slicing: Annotated[Any, NotSupported(_DEPLOYED, (False,))] = None
     vae_use_tiling: Annotated[Any, NotSupported(_DEPLOYED, (False,))] = None
     layers: Annotated[Any, NotSupported(_OTHER_MODEL)] = None

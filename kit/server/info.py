@@ -25,6 +25,7 @@ from kit.server.protocol import ChatCompletionBody, ImageEditForm
 from kit.server.settings import ServerSettings
 from kit.telemetry.environment import PACKAGES, package_versions
 from kit.tokenizer.buckets import Bucket
+from kit.tokenizer.references import MAX_REFERENCES
 
 
 class Setting(BaseModel):
@@ -227,6 +228,7 @@ def _limits(engine: ImageEngine, settings: ServerSettings) -> dict[str, JsonValu
         "n": MAX_IMAGES,
         "prompt_characters": MAX_PROMPT_CHARS,
         "text_characters": MAX_TEXT_CHARS,
+        "reference_images": 0 if engine.preprocessor.reference_refusal else MAX_REFERENCES,
         "row_tokens": engine.preprocessor.model.max_position_embeddings,
         "num_inference_steps": MAX_STEPS,
         "guidance_scale": MAX_GUIDANCE,

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from kit.engine.images import IMAGE_FORMATS, ImageFormat
 from kit.engine.preprocess import MAX_PARTIAL_IMAGES, MAX_SEED
 from kit.errors import InvalidRequestError
-from kit.request import GenerationRequest, SamplingParams, Template
+from kit.request import GenerationRequest, ReferenceImage, SamplingParams, Template
 from kit.server.fields import (
     MAX_IMAGES,
     MAX_LABEL_CHARS,
@@ -67,6 +67,7 @@ def public_request(
     prompt: str,
     defaults: Defaults,
     system_message: str | None = None,
+    images: tuple[ReferenceImage, ...] = (),
     warnings: tuple[str, ...] = (),
 ) -> PublicRequest:
     """Return what a body asks for; raises InvalidRequestError naming the field.
@@ -94,6 +95,7 @@ def public_request(
         ),
         system_prompt=_system_prompt(fields, system_message),
         cot_text=fields.cot_text,
+        images=images,
         template=cast("Template | None", fields.template),
         request_id=request_id,
         num_partial_images=_partial_images(fields, stream=stream),

@@ -111,6 +111,7 @@ def metrics(picture: Picture) -> Metrics:
     seen = picture.result.metrics
     return Metrics(
         queue_time_s=seen.queue_time_s,
+        reference_time_s=seen.reference_time_s,
         first_step_time_s=seen.first_step_time_s,
         step_times_s=list(seen.step_times_s),
         preview_time_s=seen.preview_time_s,
@@ -119,6 +120,7 @@ def metrics(picture: Picture) -> Metrics:
         total_time_s=seen.total_time_s,
         peak_memory_bytes=seen.peak_memory_bytes,
         prefix_tokens=seen.prefix_tokens,
+        reference_tokens=seen.reference_tokens,
         target_tokens=seen.target_tokens,
         num_rows=seen.num_rows,
         num_pages=seen.num_pages,
@@ -136,6 +138,7 @@ def combined_metrics(pictures: Sequence[Picture]) -> Metrics:
     parts = [metrics(picture) for picture in pictures]
     return Metrics(
         queue_time_s=min(part.queue_time_s for part in parts),
+        reference_time_s=sum(part.reference_time_s for part in parts),
         first_step_time_s=sum(part.first_step_time_s for part in parts),
         step_times_s=[seconds for part in parts for seconds in part.step_times_s],
         preview_time_s=sum(part.preview_time_s for part in parts),
@@ -144,6 +147,7 @@ def combined_metrics(pictures: Sequence[Picture]) -> Metrics:
         total_time_s=max(part.total_time_s for part in parts),
         peak_memory_bytes=max(part.peak_memory_bytes for part in parts),
         prefix_tokens=max(part.prefix_tokens for part in parts),
+        reference_tokens=max(part.reference_tokens for part in parts),
         target_tokens=max(part.target_tokens for part in parts),
         num_rows=max(part.num_rows for part in parts),
         num_pages=max(part.num_pages for part in parts),
@@ -155,12 +159,13 @@ def combined_metrics(pictures: Sequence[Picture]) -> Metrics:
 def usage(pictures: Sequence[Picture]) -> Usage:
     """Count the tokens of one row of each picture: prefix in, target out."""
     seen = [picture.result.metrics for picture in pictures]
-    text, image = sum(m.prefix_tokens for m in seen), sum(m.target_tokens for m in seen)
+    given, image = sum(m.prefix_tokens for m in seen), sum(m.target_tokens for m in seen)
+    references = sum(m.reference_tokens for m in seen)
     return Usage(
-        input_tokens=text,
+        input_tokens=given,
         output_tokens=image,
-        total_tokens=text + image,
-        input_tokens_details=TokenDetails(image_tokens=0, text_tokens=text),
+        total_tokens=given + image,
+        input_tokens_details=TokenDetails(image_tokens=references, text_tokens=given - references),
         output_tokens_details=TokenDetails(image_tokens=image, text_tokens=0),
     )
 

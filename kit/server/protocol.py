@@ -9,7 +9,6 @@ from pydantic import Field
 from kit.server.fields import (
     MAX_LABEL_CHARS,
     MAX_PROMPT_CHARS,
-    TEXT_TO_IMAGE_ONLY,
     ImageFields,
     NoEffect,
     NotSupported,
@@ -20,6 +19,8 @@ from kit.server.fields import (
 _TEXT_ONLY = "a picture is the only thing this server makes"
 _NO_TOOLS = "the model calls no tools"
 _RASTER = "output formats are png, jpeg and webp"
+
+NO_MASK = "the model takes no mask, say in the prompt what to change"
 
 MAX_MESSAGES = 256
 MAX_PARTS = 256
@@ -73,17 +74,19 @@ class ImageEditForm(OpenAIImageFields, ImageFields):
     """The fields of POST /v1/images/edits beside its files; all are text in a form."""
 
     prompt: str = Field(
-        description="What to draw",
+        description="What to make of the reference images",
         json_schema_extra={"minLength": 1, "maxLength": MAX_PROMPT_CHARS},
     )
     model: str | None = documented(MODEL)
     stream: bool | None = documented("Answer as server-sent events")
     user: str | None = documented("Echoed as safety_identifier", maxLength=MAX_LABEL_CHARS)
     safety_identifier: str | None = documented("Echoed in the answer", maxLength=MAX_LABEL_CHARS)
-    url: Annotated[Any, NotSupported(TEXT_TO_IMAGE_ONLY)] = None
-    reference_image: Annotated[Any, NotSupported(TEXT_TO_IMAGE_ONLY)] = None
-    mask_image: Annotated[Any, NotSupported(TEXT_TO_IMAGE_ONLY)] = None
-    input_fidelity: Annotated[Any, NotSupported(TEXT_TO_IMAGE_ONLY, ("low",))] = None
+    url: Annotated[Any, NotSupported("the server fetches nothing, send files as image")] = None
+    reference_image: Annotated[Any, NotSupported("send the file as image")] = None
+    mask_image: Annotated[Any, NotSupported(NO_MASK)] = None
+    input_fidelity: Annotated[
+        Any, NotSupported("reference images are always read in full", ("low", "high"))
+    ] = None
 
 
 class TextPart(StrictModel):
@@ -94,10 +97,10 @@ class TextPart(StrictModel):
 
 
 class ImageURL(StrictModel):
-    """Where a reference image lies."""
+    """A reference image as a data URL."""
 
     url: str
-    detail: str | None = None
+    detail: Annotated[Any, NoEffect()] = None
 
 
 class ImagePart(StrictModel):

@@ -83,5 +83,6 @@ def answers(
     """Describe a success for the API's document; `stream` says what the events are."""
     content: dict[str, Any] = {}
     if stream is not None:
-        content["text/event-stream"] = {"schema": {"type": "string", "description": stream}}
+        # Without a type: readers hold the schema against the whole text or against an event.
+        content["text/event-stream"] = {"schema": {"description": stream}}
     return {200: {"model": model, "description": description, "content": content}}

@@ -30,8 +30,8 @@ class ServerSettings:
     max_image_pixels: int = 1 << 26
     """Largest image of an upload by its header, in pixels, before decoding."""
 
-    max_images: int = 16
-    """Most image files of one upload."""
+    max_form_files: int = 16
+    """Most files of one form."""
 
     max_form_fields: int = 256
     """Most text fields of one form."""

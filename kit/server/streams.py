@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
@@ -95,18 +95,23 @@ class EventStream(StreamingResponse):
 
 
 class ImageEvents:
-    """OpenAI's image_generation.* events."""
+    """OpenAI's events of an images endpoint, image_generation.* or image_edit.*."""
 
     error_name: str | None = "error"
 
-    def __init__(self, public: PublicRequest) -> None:
-        self._public = public
+    def __init__(
+        self,
+        public: PublicRequest,
+        kind: Literal["image_generation", "image_edit"] = "image_generation",
+    ) -> None:
+        self._public, self._kind = public, kind
 
     def opening(self) -> str:
         return ""
 
     def preview(self, preview: Preview) -> str:
         event = PartialImageEvent(
+            type=f"{self._kind}.partial_image",
             b64_json=preview.b64,
             created_at=int(time.time()),
             output_format=self._public.output.image_format,
@@ -118,6 +123,7 @@ class ImageEvents:
 
     def picture(self, index: int, picture: Picture) -> str:
         event = CompletedEvent(
+            type=f"{self._kind}.completed",
             id=self._public.request_id,
             b64_json=picture.b64,
             created_at=int(time.time()),

@@ -27,7 +27,7 @@ OUTCOMES: Final = (
 )
 """How requests end; `refused` and `overloaded` never entered the queue."""
 
-PHASES: Final = ("queue", "denoise", "preview", "decode", "total")
+PHASES: Final = ("queue", "reference", "denoise", "preview", "decode", "total")
 
 _STEP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _REQUEST_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -62,7 +62,7 @@ class EngineMetrics:
         )
         self._request_seconds = Histogram(
             "kit_request_seconds",
-            "Finished requests by phase: queue, denoise, preview, decode, and total.",
+            "Finished requests by phase: queue, reference, denoise, preview, decode, and total.",
             ["phase"],
             registry=registry,
             buckets=_REQUEST_BUCKETS,

@@ -51,9 +51,14 @@ class SpecialTokens:
     tags: Mapping[str, int]
     """The ids of TAGS by spelling."""
 
+    joint_img_sep: int | None
+    """<joint_img_sep>, within a reference image; None where the vocabulary lacks it."""
+
     def ids(self) -> frozenset[int]:
         """Return all of them."""
-        single = (self.bos, self.boi, self.eoi, self.img, self.img_size, self.cfg)
+        single = [self.bos, self.boi, self.eoi, self.img, self.img_size, self.cfg]
+        if self.joint_img_sep is not None:
+            single.append(self.joint_img_sep)
         return frozenset((*single, *self.img_ratio, *self.target, *self.tags.values()))
 
 
@@ -88,6 +93,7 @@ def find_special_tokens(vocabulary: Mapping[str, int], model: ModelConfig) -> Sp
         target=tuple(vocabulary[token] for token in target),
         cfg=vocabulary["<cfg>"],
         tags={token: vocabulary[token] for token in TAGS},
+        joint_img_sep=vocabulary.get("<joint_img_sep>"),
     )
 
 

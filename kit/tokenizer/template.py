@@ -4,9 +4,10 @@ Sections, each tokenised on its own; N is the number of image tokens:
 
     image      <boi> <img_size_B> <img_ratio_k>
                <timestep> [<guidance>] [<timestep_r>] <img>*N  <eoi>
+    reference  <boi> <img_size_B> <img_ratio_k> <timestep> <img>*V <joint_img_sep> <img>*W <eoi>
     pretrain   <|startoftext|> | system | prompt | image
-    instruct   <|startoftext|> | system | "\\n\\n" | "User: " | prompt | "\\n\\n" | "Assistant: "
-               | cot | <answer> | image | </answer> | "\\n\\n"
+    instruct   <|startoftext|> | system | "\\n\\n" | "User: " | reference* | prompt | "\\n\\n"
+               | "Assistant: " | cot | <answer> | image | </answer> | "\\n\\n"
 
 The unconditional row has <cfg> for each token of the prompt and of the text of the cot, one for
 one, so both rows have the same layout (HunyuanImage-3.0 reference, `apply_general_template`).
@@ -15,15 +16,16 @@ one, so both rows have the same layout (HunyuanImage-3.0 reference, `apply_gener
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from kit.errors import InvalidRequestError
 from kit.modelspec.config import ModelConfig
+from kit.modelspec.vision import VisionConfig
 from kit.request import Template
 from kit.tokenizer.buckets import Bucket, fitting_sizes, nearest_bucket
-from kit.tokenizer.layout import Layout, Rows
+from kit.tokenizer.layout import NUM_BEFORE_TIMESTEP, Layout, ReferenceSpan, Rows
 from kit.tokenizer.special import TAGS
 from kit.tokenizer.tokenizer import Tokenizer
 
@@ -38,6 +40,17 @@ _LARGEST_SIDE = 1_000_000
 
 
 @dataclass(frozen=True)
+class ReferenceShape:
+    """What decides the tokens of a reference image."""
+
+    bucket: Bucket
+    """Size of the picture that the autoencoder reads."""
+
+    patch_grid: tuple[int, int]
+    """(rows, columns) of the patches that the vision tower reads."""
+
+
+@dataclass(frozen=True)
 class _Section:
     """Some tokens of the prefix."""
 
@@ -47,6 +60,9 @@ class _Section:
 
     hidden: bool = False
     """Whether the unconditional row shows <cfg> instead."""
+
+    reference: ReferenceShape | None = None
+    """Of the reference image that it is."""
 
 
 def build_rows(
@@ -61,16 +77,24 @@ def build_rows(
     width: int,
     num_rows: int,
     drop_think: bool,
+    references: Sequence[ReferenceShape] = (),
 ) -> Rows:
     """Return `num_rows` rows of one layout: 1 is conditional only, 2 adds the unconditional one.
 
     `cot_text` holds a `<think>..</think>` part, a `<recaption>..</recaption>` part or both, or it
     is text without tags, which becomes an answer before the image; `drop_think` leaves the think
-    part out. A blank system prompt is none. A distilled model takes one row. Raises
-    InvalidRequestError with param prompt, system_prompt, cot_text, template or size.
+    part out. A blank system prompt is none. A distilled model takes one row. `references` stand
+    before the prompt, in both rows; the checkpoint takes some. Raises InvalidRequestError with
+    param prompt, system_prompt, cot_text, template, size or image.
     """
     assert num_rows in (1, 2), f"a request has 1 or 2 rows, got {num_rows}"
     _check_texts(prompt, system_prompt, cot_text, template)
+    if references and template != "instruct":
+        raise InvalidRequestError(
+            f"template: the {template} template has no place for reference images; use the "
+            f"instruct template or send none",
+            param="template",
+        )
     bucket = _find_bucket(supported_sizes(tokenizer, model), height, width)
     special = tokenizer.special
     system = _system_section(tokenizer, system_prompt or "")
@@ -83,18 +107,20 @@ def build_rows(
     else:
         separator = _Section(tokenizer.encode(_SEPARATOR))
         sections = [bos, *system, *([separator] if system else [])]
-        sections += [_Section(tokenizer.encode(_USER)), user, separator]
+        sections += [_Section(tokenizer.encode(_USER))]
+        sections += [_reference_section(tokenizer, model, shape) for shape in references]
+        sections += [user, separator]
         sections += [_Section(tokenizer.encode(_ASSISTANT))]
         sections += _cot_sections(tokenizer, cot_text or "", drop_think=drop_think)
         sections += [_Section([special.tags["<answer>"]]), image]
         tail += [special.tags["</answer>"], *separator.ids]
 
-    factor = model.vae_downsample_factor
     layout = Layout(
         prefix_len=sum(len(section.ids) for section in sections),
         num_special=len(special.target),
-        grid=(bucket.height // factor, bucket.width // factor),
+        grid=_latent_grid(model, bucket),
         tail_len=len(tail),
+        references=tuple(_reference_spans(model, sections)),
     )
     _check_length(layout, sections, bucket, model.max_position_embeddings)
     after_prefix = (*special.target, *(special.img,) * layout.num_image, *tail)
@@ -189,6 +215,39 @@ def _system_section(tokenizer: Tokenizer, text: str) -> list[_Section]:
     return [_Section(ids, "system_prompt")]
 
 
+def _reference_section(tokenizer: Tokenizer, model: ModelConfig, shape: ReferenceShape) -> _Section:
+    special = tokenizer.special
+    assert special.joint_img_sep is not None, "the checkpoint takes references"
+    h, w = _latent_grid(model, shape.bucket)
+    head = [special.boi, special.img_size, special.img_ratio[shape.bucket.ratio_index]]
+    latents = [special.target[0], *(special.img,) * (h * w), special.joint_img_sep]
+    patches = (special.img,) * _num_patch_tokens(model)
+    return _Section([*head, *latents, *patches, special.eoi], "image", reference=shape)
+
+
+def _reference_spans(model: ModelConfig, sections: list[_Section]) -> Iterator[ReferenceSpan]:
+    start = 0
+    for section in sections:
+        if (shape := section.reference) is not None:
+            yield ReferenceSpan(
+                timestep=start + NUM_BEFORE_TIMESTEP,
+                latent_grid=_latent_grid(model, shape.bucket),
+                patch_grid=shape.patch_grid,
+                num_patch_tokens=_num_patch_tokens(model),
+            )
+        start += len(section.ids)
+
+
+def _latent_grid(model: ModelConfig, bucket: Bucket) -> tuple[int, int]:
+    factor = model.vae_downsample_factor
+    return bucket.height // factor, bucket.width // factor
+
+
+def _num_patch_tokens(model: ModelConfig) -> int:
+    assert isinstance(model.vision, VisionConfig), "the checkpoint takes references"
+    return model.vision.max_num_patches
+
+
 def _cot_sections(tokenizer: Tokenizer, text: str, *, drop_think: bool) -> Iterator[_Section]:
     """Yield the sections of a checked cot_text; its tags stay visible, its text is hidden."""
     tags = tokenizer.special.tags
@@ -213,7 +272,7 @@ def _check_length(layout: Layout, sections: list[_Section], bucket: Bucket, limi
         return
     num = {
         field: sum(len(section.ids) for section in sections if section.field == field)
-        for field in ("prompt", "system_prompt", "cot_text")
+        for field in ("prompt", "system_prompt", "cot_text", "image")
     }
     got = f"the row has {layout.seq_len} tokens, the model takes {limit}"
     num_prompt = num.pop("prompt")
@@ -226,9 +285,10 @@ def _check_length(layout: Layout, sections: list[_Section], bucket: Bucket, limi
         )
     longest = max(num, key=lambda field: num[field])
     if num[longest]:
+        change = "send fewer reference images" if longest == "image" else "shorten it"
         raise InvalidRequestError(
             f"{longest}: {got}; no prompt token fits beside its {num[longest]} tokens; "
-            f"shorten it or use a size smaller than {bucket}",
+            f"{change} or use a size smaller than {bucket}",
             param=longest,
         )
     raise InvalidRequestError(

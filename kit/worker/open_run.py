@@ -21,6 +21,9 @@ class OpenRun:
     previewed: frozenset[int]
     """Steps that a preview follows."""
 
+    reference_time_s: float
+    """Encoding of the reference images."""
+
     step_times_s: list[float] = field(default_factory=list)
     tokens_written: list[int] = field(default_factory=list)
     preview_time_s: float = 0.0

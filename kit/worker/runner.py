@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kit.attention.base import KVBackend, RequestKV
 from kit.attention.registry import create_backend
 from kit.errors import CancelledError, WorkerError
 from kit.messages import RunRequest, RunResult, Tick, WorkerConfig, WorkerInfo
 from kit.model.fused import expert_layer
-from kit.model.loader import load_transformer, load_vae_decoder
+from kit.model.loader import load_reference_encoder, load_transformer, load_vae_decoder
 from kit.model.offload import StreamedLayers, WaitingModule
+from kit.model.reference_encoder import ReferenceEncoder
 from kit.model.shard import Shard
 from kit.model.vae_tiling import decode_tiled
 from kit.modelspec.config import load_model_config
@@ -26,6 +27,7 @@ from kit.parallel.group import Mesh, join_mesh
 from kit.pipeline.denoise import DenoiseLoop
 from kit.pipeline.graphs import StepGraphs
 from kit.pipeline.postprocess import to_pixels
+from kit.pipeline.references import EncodedReferences, encode_references
 from kit.pipeline.rows import share_rows
 from kit.pipeline.schedule import preview_steps
 from kit.pipeline.trace import Trace
@@ -101,16 +103,30 @@ class ModelRunner:
             waits=config.vae_waits,
             show_progress=self._mesh.is_leader,
         )
+        self._encoder: ReferenceEncoder | None = None
+        modules: list[nn.Module] = [self._model, self._vae]
+        if config.takes_references:
+            self._encoder = load_reference_encoder(
+                folder,
+                model_config,
+                device=device,
+                dtype=dtype,
+                vae_dtype=vae_dtype,
+                on_bytes=bytes_read.append,
+                waits=config.vae_waits,
+                show_progress=self._mesh.is_leader,
+            )
+            modules.append(self._encoder)
         self._platform.synchronize()
         reading = time.perf_counter() - reading
         self._tiling = config.vae_tiling
         self._vae_ranks = self._mesh.first(config.vae_ranks)
-        self._waiting = WaitingModule(self._vae, device) if config.vae_waits else None
+        self._waiting = {m: WaitingModule(m, device) for m in modules[1:] if config.vae_waits}
         self._graphs = StepGraphs(self._model) if config.use_graphs else None
-        waiting = [] if self._waiting is None else list(self._waiting.host_tensors)
+        waiting = [tensor for module in self._waiting.values() for tensor in module.host_tensors]
         if isinstance(self._model.model.layers, StreamedLayers):
             waiting += self._model.model.layers.host_tensors
-        parameters = (*self._model.parameters(), *self._vae.parameters())
+        parameters = [parameter for module in modules for parameter in module.parameters()]
         info = self.backend.info
         self.info = WorkerInfo(
             device=str(device),
@@ -197,9 +213,12 @@ class ModelRunner:
 
     def _begin(self, run: RunRequest, kv: RequestKV) -> OpenRun:
         trace = Trace() if run.trace_path else None
-        loop = DenoiseLoop(self._model, kv, run, trace, self._graphs, self._mesh.cfg)
+        started = time.perf_counter()
+        references = self._encode(run, trace)
+        reference_time = time.perf_counter() - started
+        loop = DenoiseLoop(self._model, kv, run, trace, self._graphs, self._mesh.cfg, references)
         previewed = preview_steps(loop.num_steps, run.num_partial_images)
-        return OpenRun(run, kv, loop, trace, frozenset(previewed))
+        return OpenRun(run, kv, loop, trace, frozenset(previewed), reference_time)
 
     def _advance(self, now: OpenRun, is_stopped: bool) -> StepEvent | RunResult:
         run, loop = now.run, now.loop
@@ -239,11 +258,25 @@ class ModelRunner:
             image=pixels,
             step_times_s=tuple(now.step_times_s),
             tokens_written=tuple(now.tokens_written),
+            reference_time_s=now.reference_time_s,
             preview_time_s=now.preview_time_s,
             decode_time_s=decode_time,
             kv_bytes=now.kv.num_bytes,
             peak_memory_bytes=self._platform.peak_memory_bytes(),
         )
+
+    def _encode(self, run: RunRequest, trace: Trace | None) -> EncodedReferences | None:
+        if not run.references:
+            return None
+        assert self._encoder is not None, "the engine refuses what the checkpoint cannot read"
+        with self._on_card(self._encoder):
+            encoded = encode_references(self._model, self._encoder, run, trace)
+            self._platform.synchronize()
+        return encoded
+
+    def _on_card(self, module: nn.Module) -> AbstractContextManager[None]:
+        waiting = self._waiting.get(module)
+        return nullcontext() if waiting is None else waiting.on_card()
 
     def _decode(self, latents: Tensor) -> tuple[Tensor, npt.NDArray[np.uint8], float]:
         """Return the decoder's float [1, 3, H, W], its pixels, and the seconds both took.
@@ -255,7 +288,7 @@ class ModelRunner:
         nothing = latents.new_empty(1, 3, 0, 0), np.empty((0, 0, 3), np.uint8), 0.0
         if self._vae_ranks is None:
             return nothing
-        with nullcontext() if self._waiting is None else self._waiting.on_card():
+        with self._on_card(self._vae):
             if self._tiling:
                 decoded = decode_tiled(self._vae, latents)
             else:

@@ -28,7 +28,7 @@ from kit.attention.dense import DenseKV, DenseRequest
 from kit.attention.paged import PagedKV, PagedRequest
 from kit.kv.allocation import KVAllocation
 from kit.kv.store import PagedStore
-from kit.tokenizer.layout import Layout
+from kit.tokenizer.layout import Layout, ReferenceSpan
 
 HEADS = Heads(num_kv_heads=2, group=2, head_dim=64)
 LIMIT = 2e-2
@@ -41,6 +41,13 @@ LAYOUTS = {
     "a page ends with the row": Layout(120, 1, (9, 15), 1),
     "the first page ends before the row by one": Layout(63, 1, (7, 9), 1),
     "three pages, past 256": Layout(250, 1, (3, 5), 1),
+    "two references in the prefix": Layout(
+        250,
+        1,
+        (5, 9),
+        1,
+        (ReferenceSpan(10, (9, 13), (4, 5), 22), ReferenceSpan(155, (4, 5), (2, 3), 8)),
+    ),
 }
 FORMS = ("TND", "BSH", "rows")
 LAYOUT = LAYOUTS["a page ends inside the prefix"]

@@ -9,9 +9,9 @@ from torch import nn
 
 from kit.checkpoint.flat_vae import FlatVAE, norm_silu
 from kit.checkpoint.initial import init_vae
-from kit.checkpoint.vae_encoder import VAEEncoder
 from kit.model.clip_conv import ClipConv3d
 from kit.model.vae import VAEDecoder
+from kit.model.vae_encoder import VAEEncoder
 from kit.modelspec.config import VAEConfig
 
 

@@ -19,9 +19,9 @@ from kit.checkpoint.initial import init_vae
 from kit.checkpoint.official_config import generation_config, tokenizer_config
 from kit.checkpoint.preset import TOY
 from kit.checkpoint.sampling import Sampler, save_sheet
-from kit.checkpoint.vae_encoder import VAEEncoder
 from kit.model.transformer import HunyuanImage3
 from kit.model.vae import VAEDecoder
+from kit.model.vae_encoder import VAEEncoder
 from kit.modelspec.config import ModelConfig
 from kit.tokenizer.tokenizer import Tokenizer
 

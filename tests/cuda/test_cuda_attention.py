@@ -16,7 +16,7 @@ from kit.attention.kernel import DenseKernel
 from kit.attention.paged import PagedKV
 from kit.attention.torch_sdpa import TorchCuDNN, TorchSDPA
 from kit.kv.store import PagedStore
-from kit.tokenizer.layout import Layout
+from kit.tokenizer.layout import Layout, ReferenceSpan
 
 pytestmark = pytest.mark.cuda
 
@@ -115,3 +115,23 @@ def test_every_dense_backend_against_explicit_softmax(name: str, side: int) -> N
         assert relative(seen[:, :, -1], wanted[:, :, -1]) < 2 * LIMIT, f"last row, {step}"
         if step == "later":
             assert relative(seen[:, :, 0], wanted[:, :, 0]) < 2 * LIMIT, "special row"
+
+
+@pytest.mark.parametrize("name", ["FLASH_ATTN", *_TORCH])
+@pytest.mark.parametrize("text", [5, 40])
+def test_references_in_a_prefix(name: str, text: int) -> None:
+    """Full segments within the prefix, causal ones of few and of more tokens between them."""
+    first = ReferenceSpan(timestep=9, latent_grid=(20, 30), patch_grid=(8, 9), num_patch_tokens=100)
+    second = replace(first, timestep=first.end + text)
+    layout = Layout(second.end + text, 1, (20, 20), tail_len=1, references=(first, second))
+    case = card_case(layout)
+    rows = DenseKV(name, case.shape, dense_kernel(name)).open(layout, 2, None)
+    outputs = run(rows, case)
+    for seen, wanted in zip(outputs, expected(case), strict=True):
+        assert relative(seen, wanted) < LIMIT
+    if name != "FLASH_ATTN":
+        return
+    num_pages = 2 * -(-layout.kv_len // PAGE_SIZE) + 3
+    allocation = allocate(layout, page_size=PAGE_SIZE, num_pages=num_pages)
+    store = PagedStore(case.shape, num_pages, PAGE_SIZE)
+    assert equal(run(paged(store, layout.kv_len).open(layout, 2, allocation), case), outputs)

@@ -12,7 +12,7 @@ from kit.attention.capabilities import resolve_page_size
 from kit.attention.cuda.build import FLASH_3_TILES
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.config.deploy import StageConfig
-from kit.engine import images, preprocess, replay
+from kit.engine import images, preprocess, reference_files, replay
 from kit.modelspec.config import (
     PUBLISHED_CONFIG,
     SUPPORTED_ARCHITECTURES,
@@ -24,6 +24,7 @@ from kit.plan.plan import PUBLISHED, plan_deployment
 from kit.server import body, fields, protocol
 from kit.server.settings import ServerSettings
 from kit.tokenizer.buckets import EXTRA_SIZES_HW, NUM_BASE_BUCKETS
+from kit.tokenizer.references import MAX_REFERENCES
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECIPE = DOCS / "recipes" / "hunyuan_image3_instruct.md"
@@ -60,14 +61,14 @@ LIMITS = {
     "previews, `partial_images`": f"{preprocess.MAX_PARTIAL_IMAGES}",
     "`timeout_s`": f"{preprocess.MAX_TIMEOUT_S:.0f} s",
     "messages of a chat, parts of a message": f"{protocol.MAX_MESSAGES}, {protocol.MAX_PARTS}",
+    "reference images, longer side to shorter": f"{MAX_REFERENCES}, {reference_files.MAX_ASPECT}",
     "replay record in a picture": f"{replay.MAX_RECORD_BYTES // MIB} MiB in png and webp, "
     f"{images._MAX_JPEG_RECORD_BYTES} bytes in jpeg",
     "multipart body": f"{SETTINGS.max_body_bytes // MIB} MiB",
     "any other body": f"{SETTINGS.max_json_bytes // MIB} MiB",
     "depth of JSON": f"{body.MAX_JSON_DEPTH}",
-    "image file of a form, its pixels": f"{SETTINGS.max_image_bytes // MIB} MiB, "
-    f"{SETTINGS.max_image_pixels}",
-    "files, fields of a form": f"{SETTINGS.max_images}, {SETTINGS.max_form_fields}",
+    "image file, its pixels": f"{SETTINGS.max_image_bytes // MIB} MiB, {SETTINGS.max_image_pixels}",
+    "files, fields of a form": f"{SETTINGS.max_form_files}, {SETTINGS.max_form_fields}",
     "waiting requests": f"{StageConfig().max_queued_requests}",
     "streams of `/v1/kv`": f"{SETTINGS.max_event_streams}",
     "results of jobs": f"{SETTINGS.max_finished_jobs}, {SETTINGS.max_job_bytes // MIB} MiB, "

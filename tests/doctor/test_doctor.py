@@ -26,6 +26,7 @@ def test_the_shipped_checkpoint_is_healthy(
     report = json.loads(path.read_text())
     checks = {check["name"]: check for check in report["checks"]}
     assert set(checks) == {"tensors", "tokenizer", "room", "golden case", "attention"}
+    assert checks["tokenizer"]["data"]["reference_refusal"] is None
     for mode in ("dense_legacy", "paged_scheduler"):
         steps = checks["golden case"]["data"][mode]["steps"]
         assert len(steps) == 4
@@ -70,6 +71,8 @@ def test_segments_agree_with_the_oracle(checkpoint: Path, page_size: int | None)
     mode = "dense_legacy" if page_size is None else "paged_scheduler"
     errors = check_segments(model, mode, page_size, device="cpu", dtype=torch.float32)
     assert [(e.step, e.causal) for e in errors] == [
+        ("first", True),
+        ("first", False),  # of a reference image
         ("first", True),
         ("first", False),
         ("later", True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -10,10 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import openai_exercise
 import pytest
+from golden_cases import GOLDEN
 
 from bench.server_process import ServerProcess
+from kit.checkpoint.shipped import GOLDEN_CHECKPOINT
 
 Seen = dict[str, Any]
 
@@ -105,17 +109,10 @@ FAILURES: list[tuple[str, str, int, str | None, str | None, str]] = [
     ("bad size", "BadRequestError", 400, "size", None, "256x256"),
     ("unknown field", "BadRequestError", 400, "num_steps", "unknown_parameter", "did you mean"),
     ("unknown model", "NotFoundError", 404, "model", "model_not_found", "gpt-image-1"),
-    ("one image", "InternalServerError", 501, "image", "unsupported", "text-to-image only"),
-    (
-        "two images and a mask",
-        "InternalServerError",
-        501,
-        "image",
-        "unsupported",
-        "text-to-image only",
-    ),
+    ("one image", "InternalServerError", 501, "image", "unsupported", "no reference images"),
+    ("two images and a mask", "InternalServerError", 501, "mask", "unsupported", "takes no mask"),
     ("no image", "BadRequestError", 400, "image", None, "missing"),
-    ("wrong field of an edit", "BadRequestError", 400, "url", None, "text-to-image only"),
+    ("wrong field of an edit", "BadRequestError", 400, "url", None, "fetches nothing"),
     ("variation", "NotFoundError", 404, None, None, "Not Found"),
     ("deadline", "InternalServerError", 504, None, "deadline_exceeded", "timeout_s"),
 ]
@@ -157,3 +154,30 @@ def test_the_clients_own_time_out_ends_the_request(seen: Seen, server: ServerPro
 def test_an_edit_is_refused_in_async_too(seen: Seen) -> None:
     error = seen["async"]["edit"]
     assert (error["status"], error["param"]) == (501, "image")
+
+
+@pytest.mark.long
+def test_edits_and_image_parts_of_a_checkpoint_that_reads_them(tmp_path: Path) -> None:
+    """The same picture by both doors, and by a stream."""
+    names = ("ref_image_0.png", "ref_image_1.png")
+    fields: dict[str, Any] = {"seed": 7, "num_inference_steps": 2}
+    files = [(name, (GOLDEN / name).read_bytes()) for name in names]
+    urls = ["data:image/png;base64," + base64.b64encode(data).decode() for _, data in files]
+    parts: list[Any] = [{"type": "text", "text": "make it blue"}]
+    parts += [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    with ServerProcess(tmp_path / "log", str(GOLDEN_CHECKPOINT)) as server:
+        server.wait_until_ready()
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            edited = client.images.edit(prompt="make it blue", image=files, extra_body=fields)
+            *_, last = client.images.edit(
+                prompt="make it blue", image=files, stream=True, extra_body=fields
+            )
+        body = fields | {"messages": [{"role": "user", "content": parts}]}
+        status, chat = server.post("/v1/chat/completions", body)
+        assert server.stop() == 0
+    assert edited.data is not None
+    picture = edited.data[0].b64_json
+    assert (last.type, last.b64_json) == ("image_edit.completed", picture)
+    assert status == 200
+    [content] = json.loads(chat)["choices"][0]["message"]["content"]
+    assert content["image_url"]["url"] == f"data:image/png;base64,{picture}"

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_records import noise, sample_record, with_prompt
 
+from kit.engine.references import pixel_hash
 from kit.engine.replay import (
     FORMAT,
     MAX_RECORD_BYTES,
-    pixel_hash,
     record_from_json,
     record_to_dict,
     record_to_json,
@@ -103,7 +103,7 @@ def test_infinity_is_no_number() -> None:
 
 def test_another_format_says_which_kit_to_use() -> None:
     with pytest.raises(RecordError, match=rf"this kit reads the format {FORMAT}"):
-        record_from_json(edited(lambda document: document.update(format="kit.replay/2")))
+        record_from_json(edited(lambda document: document.update(format="kit.replay/3")))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import fields, replace
 
@@ -12,8 +13,17 @@ from replay_records import noise, sample_record
 from kit.config.deploy import leaf_fields
 from kit.config.digest import setting_values
 from kit.config.load import load_config
+from kit.engine.references import pixel_hash
+from kit.engine.replay import record_from_json, record_to_dict, record_to_json
 from kit.engine.rerun import compare_pixels, differences, to_request, to_stage_settings
-from kit.request import GenerationRequest, SamplingParams
+from kit.errors import RecordError
+from kit.request import (
+    GenerationRequest,
+    RecordedImage,
+    ReferenceImage,
+    ReplayRecord,
+    SamplingParams,
+)
 
 IMAGE = noise()
 PAGED = {
@@ -38,6 +48,50 @@ def test_the_request_leaves_nothing_to_a_default() -> None:
     for field in fields(GenerationRequest):
         if field.name not in left:
             assert getattr(request, field.name) == field.default, "it changes no pixel"
+
+
+def with_images(*images: RecordedImage) -> ReplayRecord:
+    record = sample_record(IMAGE)
+    return replace(record, request=replace(record.request, images=images))
+
+
+def reference(seed: int) -> ReferenceImage:
+    pixels = noise(seed=seed)
+    source = RecordedImage(*pixels.shape[:2], pixel_hash(pixels))
+    return ReferenceImage(source, pixels, pixels)
+
+
+def test_a_replay_takes_the_recorded_images_in_their_order() -> None:
+    one, other = reference(1), reference(2)
+    record = with_images(one.source, other.source)
+    assert to_request(record, (one, other)).images == (one, other)
+    for wrong, words in (
+        ((other, one), "reference image 1 is 80x48 with the sha256"),
+        ((one, one), "reference image 2 is 80x48 with the sha256"),
+        ((one,), "was made from 2 reference images, got 1; give each in this order: 1. 80x48"),
+        ((), "was made from 2 reference images, got 0"),
+        ((one, other, one), "was made from 2 reference images, got 3"),
+    ):
+        with pytest.raises(RecordError) as caught:
+            to_request(record, wrong)
+        assert words in str(caught.value)
+    assert one.source.sha256 in str(caught.value)
+    with pytest.raises(RecordError, match="was made without reference images, got 1"):
+        to_request(sample_record(IMAGE), (one,))
+
+
+def test_a_record_with_images_survives_its_json_and_one_of_the_first_format_has_none() -> None:
+    record = with_images(reference(1).source)
+    assert record_from_json(record_to_json(record)) == record
+    assert json.loads(record_to_json(record)) == record_to_dict(record)
+    old = json.loads(record_to_json(sample_record(IMAGE)))
+    del old["record"]["request"]["images"]
+    assert record_from_json(json.dumps(old | {"format": "kit.replay/1"})) == sample_record(IMAGE)
+
+
+def test_another_image_is_a_difference_by_name() -> None:
+    found = differences(with_images(reference(1).source), with_images(reference(2).source))
+    assert [(row.name, row.is_material) for row in found] == [("request.images[0].sha256", True)]
 
 
 def test_the_recorded_deployment_is_taken_but_for_what_the_machine_had() -> None:

@@ -26,7 +26,7 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def start(checkpoint: Path = DEFAULT_CHECKPOINT, **stage: Any) -> StartPlan:
     config = load_config(checkpoint, stage_overrides={"0": {"devices": "1"} | stage})
     preprocessor = Preprocessor(checkpoint, config)
-    return plan_worker(checkpoint, preprocessor.model, preprocessor.largest_bucket, config)
+    return plan_worker(preprocessor, config)
 
 
 def test_a_paged_start() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from golden_cases import CASE_NAMES, load_case
+from golden_cases import load_case
 from safetensors.torch import load_file
 
 from kit.model.rope import rotary_tables
@@ -13,7 +13,7 @@ from kit.model.rope import rotary_tables
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", CASE_NAMES)
+@pytest.mark.parametrize("name", ["t2i_pretrain_square", "t2i_instruct_landscape"])
 def test_tables_against_reference(name: str) -> None:
     case = load_case(name)
     tensors = load_file(case.tensors_path)

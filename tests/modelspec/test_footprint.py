@@ -34,7 +34,7 @@ from kit.modelspec.footprint import (
     weight_bytes,
     weight_bytes_by_part,
 )
-from kit.modelspec.tensors import LAYER_PARTS, expected_tensors
+from kit.modelspec.tensors import LAYER_PARTS, REFERENCE_PARTS, expected_tensors
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 BF16, F32 = 2, 4
@@ -185,6 +185,14 @@ def test_weights_of_the_golden_checkpoint_against_its_files(
         if name in specs and specs[name].needed_for_t2i
     )
     assert weight_bytes(model, BF16, vae_dtype_bytes=BF16) == stored
+    reading = sum(
+        entry.num_bytes
+        for name, entry in files.tensors.items()
+        if name in specs and specs[name].part in REFERENCE_PARTS
+    )
+    assert reading > 0
+    with_it = weight_bytes(model, BF16, vae_dtype_bytes=BF16, references=True)
+    assert with_it == stored + reading
 
 
 def test_weights_of_the_official_model(official: ModelConfig) -> None:
@@ -195,6 +203,14 @@ def test_weights_of_the_official_model(official: ModelConfig) -> None:
     assert parts["vae_decoder"] == 871_332_483 * F32
     assert not {"vae_encoder", "text_head"} & set(parts)
     assert weight_bytes(official, BF16) == sum(parts.values())
+
+
+def test_weights_that_read_references_of_the_official_model(official: ModelConfig) -> None:
+    parts = weight_bytes_by_part(official, BF16, references=True)
+    assert parts["vae_encoder"] == 389_342_464 * F32
+    assert parts["vision"] == (427_888_064 + 21_504_000 - 15_238_352) * BF16  # no pooling head
+    rest = {part: num for part, num in parts.items() if part not in REFERENCE_PARTS}
+    assert rest == weight_bytes_by_part(official, BF16)
 
 
 def denoise(model: ModelConfig, num_rows: int, prefix_len: int) -> int:
@@ -252,6 +268,22 @@ def test_decoder_estimate_of_the_official_model(official: ModelConfig) -> None:
     assert decode == 7.25 * GIB
 
 
+def test_encoder_estimate_of_the_official_model(official: ModelConfig) -> None:
+    """128 channels, 4 frames of 1024x1024; two blocks a level; no tiles."""
+    working = activation_bytes(
+        official,
+        height=512,
+        width=512,
+        prefix_len=99,
+        num_rows=2,
+        dtype_bytes=BF16,
+        vae_dtype_bytes=BF16,
+        vae_tiling=True,
+        reference_hw=(1024, 1024),
+    )
+    assert working.encode == working.peak == 7.25 * GIB
+
+
 def test_streamed_layers_leave_two_on_the_card(official: ModelConfig) -> None:
     weights = weight_bytes_by_part(official, 2, vae_dtype_bytes=2)
     resident = resident_weights(official, weights, stream_layers=True, vae_waits=False)
@@ -268,3 +300,8 @@ def test_a_decoder_that_waits_is_not_on_the_card(official: ModelConfig) -> None:
     assert weights.keys() - resident.keys() == {"vae_decoder"}
     waiting = waiting_bytes(weights, stream_layers=False, vae_waits=True)
     assert waiting == weights["vae_decoder"] > 0
+    weights = weight_bytes_by_part(official, 2, vae_dtype_bytes=2, references=True)
+    resident = resident_weights(official, weights, stream_layers=False, vae_waits=True)
+    assert weights.keys() - resident.keys() == {"vae_decoder", *REFERENCE_PARTS}
+    waiting = waiting_bytes(weights, stream_layers=False, vae_waits=True)
+    assert waiting == sum(weights[part] for part in ("vae_decoder", *REFERENCE_PARTS))

@@ -16,6 +16,7 @@ from kit.kv.allocation import KVAllocation
 from kit.messages import RunRequest
 from kit.model.transformer import HunyuanImage3
 from kit.model.vae import VAEDecoder
+from kit.model.vae_encoder import VAEEncoder
 from kit.modelspec.config import ModelConfig, load_model_config
 from kit.modelspec.footprint import activation_bytes, num_pages, weight_bytes
 from kit.pipeline.denoise import DenoiseLoop
@@ -92,6 +93,19 @@ def test_first_step(
         dtype_bytes=dtype.itemsize,
     )
     assert 0.75 <= peak_bytes(loop.step) / estimate.denoise <= 1.2
+
+
+@pytest.mark.parametrize("folder", [GOLDEN_CHECKPOINT, DEFAULT_CHECKPOINT], ids=["clip", "frame"])
+@torch.inference_mode()
+def test_encode(folder: Path) -> None:
+    model = load_model_config(folder)
+    encoder = VAEEncoder(model.vae)
+    random_weights(encoder)
+    pixels = torch.randn(1, 3, 128, 96)
+    estimate = activation_bytes(
+        model, height=128, width=96, prefix_len=0, num_rows=1, dtype_bytes=4, reference_hw=(128, 96)
+    )
+    assert 0.9 <= peak_bytes(lambda: encoder(pixels)) / estimate.encode <= 1.1
 
 
 @pytest.mark.parametrize("folder", [GOLDEN_CHECKPOINT, DEFAULT_CHECKPOINT], ids=["clip", "frame"])

@@ -18,8 +18,15 @@ from kit.modelspec.config import (
     parse_model_config,
 )
 from kit.modelspec.files import CheckpointFiles, TensorEntry
-from kit.modelspec.tensors import LAYER_PARTS, check_tensors, expected_tensors
+from kit.modelspec.tensors import (
+    LAYER_PARTS,
+    check_tensors,
+    expected_tensors,
+    missing_reference_parts,
+)
+from kit.modelspec.vision import NoVision
 
+HEAD = "vision_model.head."
 VISION = ("vision_model.", "vision_aligner.")
 WTE = "model.wte.weight"
 
@@ -49,7 +56,7 @@ def parameter_counts(model: ModelConfig) -> Counter[str]:
 
 
 def shapes(files: CheckpointFiles) -> dict[str, tuple[int, ...]]:
-    return {n: e.shape for n, e in files.tensors.items() if not n.startswith(VISION)}
+    return {n: e.shape for n, e in files.tensors.items() if not n.startswith(HEAD)}
 
 
 def without(files: CheckpointFiles, *prefixes: str) -> CheckpointFiles:
@@ -74,9 +81,12 @@ def test_table_is_exactly_the_golden_checkpoint(files: CheckpointFiles, model: M
 
 
 def test_table_is_exactly_the_distilled_checkpoint(distil_checkpoint: Path) -> None:
+    """Which has no vision tower, though its config.json describes one."""
     files, model = CheckpointFiles.open(distil_checkpoint), load_model_config(distil_checkpoint)
-    expected = {name: spec.shape for name, spec in expected_tensors(model).items()}
+    specs = expected_tensors(model)
+    expected = {name: spec.shape for name, spec in specs.items() if spec.part != "vision"}
     assert expected == shapes(files)
+    assert missing_reference_parts(files, model) == ["vision"]
     assert {"guidance_emb.mlp.0.weight", "timestep_r_emb.mlp.2.bias"} <= set(expected)
     check_tensors(files, model)
 
@@ -92,8 +102,11 @@ def test_parameter_counts_of_the_official_model(official: ModelConfig) -> None:
     assert counts["timestep_embedders"] == 3 * 17_833_984
     assert counts["vae_encoder"] == 389_342_464
     assert counts["vae_decoder"] == 871_332_483
-    vision = 427_888_064 + 21_504_000
-    assert sum(counts.values()) + vision == 83_009_199_459
+    width, mlp = 1152, 4304
+    # Probe, attention, norm and MLP of the pooling head, which nothing reads.
+    head = width + 4 * (width + 1) * width + 2 * width + 2 * width * mlp + width + mlp
+    assert counts["vision"] + head == 427_888_064 + 21_504_000
+    assert sum(counts.values()) + head == 83_009_199_459
 
 
 def test_distilled_variant_has_two_embedders_more(official: ModelConfig) -> None:
@@ -154,6 +167,28 @@ def test_text_to_image_does_without(
 @pytest.mark.parametrize(
     "name",
     [
+        "vae.encoder.conv_in.bias",
+        "vision_aligner.layers.2.weight",
+        "vision_model.post_layernorm.bias",
+    ],
+)
+def test_what_reads_references_is_there_or_not_but_never_in_part(
+    files: CheckpointFiles, model: ModelConfig, name: str
+) -> None:
+    assert missing_reference_parts(files, model) == []
+    assert f"{name} is missing" in refusal(without(files, name), model)
+
+
+def test_a_checkpoint_names_the_parts_that_it_lacks(
+    files: CheckpointFiles, model: ModelConfig
+) -> None:
+    assert missing_reference_parts(without(files, "vae.encoder."), model) == ["vae_encoder"]
+    assert missing_reference_parts(without(files, *VISION), model) == ["vision"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
         WTE,
         "model.layers.2.mlp.experts.7.down_proj.weight",
         "model.layers.0.mlp.gate.wg.weight",
@@ -206,9 +241,13 @@ def test_any_plain_float_is_loadable(
     check_tensors(with_entry(files, replace(files.tensors[WTE], dtype=dtype)), model)
 
 
-def test_vision_shapes_are_not_checked(files: CheckpointFiles, model: ModelConfig) -> None:
+def test_vision_shapes_are_checked_where_the_tower_can_run(
+    files: CheckpointFiles, model: ModelConfig
+) -> None:
     name = "vision_model.post_layernorm.bias"
-    check_tensors(with_entry(files, replace(files.tensors[name], shape=(7,))), model)
+    odd = with_entry(files, replace(files.tensors[name], shape=(7,)))
+    assert f"{name} in model-0003-of-0003.safetensors has shape [7]" in refusal(odd, model)
+    check_tensors(odd, replace(model, vision=NoVision("another tower")))
 
 
 def test_unexpected_tensor_is_named(files: CheckpointFiles, model: ModelConfig) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from golden_cases import load_case
+from golden_cases import case_images, load_case
 from ranks import Processes, processes
 from torch import Tensor
 
@@ -24,16 +24,17 @@ from kit.engine.preprocess import Preprocessor
 from kit.kv.geometry import KVGeometry
 from kit.kv.manager import KVCacheManager
 from kit.messages import RunRequest
-from kit.model.loader import load_transformer
+from kit.model.loader import load_reference_encoder, load_transformer
 from kit.model.shard import Shard
 from kit.model.transformer import HunyuanImage3
 from kit.modelspec.config import load_model_config
 from kit.parallel.group import Mesh, single_mesh
 from kit.parallel.topology import Topology
 from kit.pipeline.denoise import DenoiseLoop
+from kit.pipeline.references import encode_references
 from kit.pipeline.rows import share_rows
 
-PAGE_SIZE, NUM_PAGES = 16, 64
+PAGE_SIZE, NUM_PAGES = 16, 96
 LIMIT = 1e-4
 MODES = ("paged_scheduler", "dense_legacy")
 # No number of ranks divides their targets of 257 and 241 tokens.
@@ -70,7 +71,8 @@ def run_cases(
 
 @torch.inference_mode()
 def _run_case(mesh: Mesh, model: HunyuanImage3, checkpoint: Path, case: str, mode: Any) -> Ran:
-    request = case_request(load_case(case).inputs)
+    inputs = load_case(case).inputs
+    request = replace(case_request(inputs), images=case_images(inputs))
     sampling = replace(request.sampling, num_inference_steps=2)
     prepared = Preprocessor(checkpoint, DeployConfig()).prepare(replace(request, sampling=sampling))
     layout = prepared.rows.layout
@@ -94,9 +96,21 @@ def _run_case(mesh: Mesh, model: HunyuanImage3, checkpoint: Path, case: str, mod
         layer.mlp.gate.register_forward_hook(lambda _m, _i, out: choices.append(out[1]))
         for layer in model.model.layers
     ]
-    run = RunRequest("r", prepared.rows, prepared.sampling, allocation, None)
+    run = RunRequest(
+        "r", prepared.rows, prepared.sampling, allocation, None, references=request.images
+    )
+    references = None
+    if request.images:
+        encoder = load_reference_encoder(
+            checkpoint,
+            model.config,
+            device=model.device,
+            dtype=torch.float32,
+            vae_dtype=torch.float32,
+        )
+        references = encode_references(model, encoder, run, None)
     kv: Any = backend.open(layout, num_rows, allocation)
-    loop = DenoiseLoop(model, kv, run, None, cfg=mesh.cfg)
+    loop = DenoiseLoop(model, kv, run, None, cfg=mesh.cfg, references=references)
     while not loop.finished:
         loop.step()
     for hook in hooks:
@@ -156,6 +170,20 @@ def test_two_ranks_compute_what_one_does(
     checkpoint: Path,
 ) -> None:
     check(two.run(topology, tmp_path, run_cases, checkpoint, CASES, whole_experts), alone, topology)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "topology",
+    [Topology(tensor=2), Topology(ulysses=2), Topology(cfg=2)],
+    ids=["TP2", "SP2", "CFG2"],
+)
+def test_two_ranks_read_references_as_one_does(
+    topology: Topology, two: Processes, tmp_path: Path, checkpoint: Path
+) -> None:
+    cases = ("ti2i_ref1_landscape",)
+    ranks = two.run(topology, tmp_path, run_cases, checkpoint, cases, False)
+    check(ranks, run_cases(single_mesh(), checkpoint, cases), topology)
 
 
 @pytest.mark.long

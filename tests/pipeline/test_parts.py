@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from kit.engine.preprocess import num_rows
 from kit.pipeline.guidance import guidance_token_value, guide
-from kit.pipeline.noise import draw_noise
+from kit.pipeline.noise import draw_noise, seed_generator
 from kit.pipeline.postprocess import to_pixels
 from kit.pipeline.schedule import euler_step, flow_sigmas, flow_timesteps
 
@@ -39,8 +39,9 @@ def test_noise_of_a_seed_is_the_references(name: str) -> None:
     wanted = load_file(case.tensors_path)["noise_bf16"]  # [images, C, h, w]
     seeds = case.inputs["seed"]
     for seed, noise in zip(seeds if isinstance(seeds, list) else [seeds], wanted, strict=True):
-        assert torch.equal(draw_noise(seed, 8, tuple(noise.shape[1:]))[0], noise)
-        assert not torch.equal(draw_noise(seed + 1, 8, tuple(noise.shape[1:]))[0], noise)
+        grid = (noise.shape[1], noise.shape[2])
+        assert torch.equal(draw_noise(seed_generator(seed), 8, grid)[0], noise)
+        assert not torch.equal(draw_noise(seed_generator(seed + 1), 8, grid)[0], noise)
 
 
 def test_guidance_moves_away_from_the_unconditional_row() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.errors import CheckpointError, ConfigError
 from kit.modelspec.config import PUBLISHED_CONFIG, load_config_file
 from kit.modelspec.footprint import Split, activation_bytes, weight_bytes_by_part
@@ -320,8 +321,10 @@ def test_cpu_ranks_share_the_memory_of_their_host() -> None:
 
 
 def test_a_model_is_a_folder_or_a_config_file(checkpoint: Path, tmp_path: Path) -> None:
-    by_folder = plan_deployment(checkpoint)
-    by_file = plan_deployment(checkpoint / "config.json")
+    # Without files nothing says whether references can be read, until one is asked for.
+    by_folder = plan_deployment(checkpoint, references=1)
+    by_file = plan_deployment(checkpoint / "config.json", references=1)
+    assert plan_deployment(checkpoint).weights == by_file.weights
     assert by_folder.mapped_bytes == 3_688_670
     unlike = {"model": "", "mapped_bytes": None, "device_bytes": 0, "allowed_bytes": 0}
     assert replace(by_folder, **unlike) == replace(by_file, **unlike)
@@ -331,6 +334,45 @@ def test_a_model_is_a_folder_or_a_config_file(checkpoint: Path, tmp_path: Path) 
     assert replace(published, model=PUBLISHED) == plan(sizes=())
     with pytest.raises(CheckpointError, match="there is no file or folder"):
         plan_deployment(tmp_path / "absent")
+
+
+def test_references_take_tokens_weights_and_an_encoder() -> None:
+    none, three = (plan(prompt_tokens=256, references=n) for n in (0, 3))
+    assert three.weights.keys() - none.weights.keys() == {"vae_encoder", "vision"}
+    [without], [size] = none.sizes, three.sizes
+    # <boi>, size, ratio, <timestep>, separator and <eoi>; 64 x 64 latents; 1024 patches.
+    assert size.reference_tokens == 3 * (6 + 64 * 64 + 1024)
+    assert (size.prompt_tokens, without.reference_tokens) == (256, 0)
+    assert size.row_tokens == without.row_tokens + size.reference_tokens
+    assert size.num_pages > 3.9 * without.num_pages
+    assert (without.activations.encode, size.activations.encode) == (0, 7.25 * GIB)
+
+
+@pytest.mark.parametrize("number", [-1, 4])
+def test_a_request_has_at_most_three_references(number: int) -> None:
+    message = refusal(references=number)
+    assert message.startswith("--references: is out of range: a request has at most 3")
+
+
+def test_a_model_that_takes_no_references_says_so(distil_checkpoint: Path) -> None:
+    for folder, reason in (
+        (DEFAULT_CHECKPOINT, "sequence_template is 'pretrain'"),
+        (distil_checkpoint, "its files hold no vision_model"),
+    ):
+        with pytest.raises(ConfigError, match="--references: asks for what") as caught:
+            plan_deployment(folder, references=1)
+        assert reason in str(caught.value)
+
+
+def test_references_that_leave_no_room_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    content = json.loads((checkpoint / "config.json").read_text())
+    short = tmp_path / "config.json"
+    short.write_text(json.dumps(content | {"max_position_embeddings": 1235}))
+    with pytest.raises(ConfigError, match="leaves no room for a prompt") as caught:
+        plan_deployment(short, references=3, sizes=["256x256"])
+    assert caught.value.field == "--references"
+    [fits] = plan_deployment(short, references=2, sizes=["256x256"]).sizes
+    assert fits.row_tokens <= 1235
 
 
 def test_a_plan_is_plain_values(checkpoint: Path) -> None:

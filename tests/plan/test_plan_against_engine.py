@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from allocations import peak_bytes
+from golden_cases import case_images, load_case
 
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT, GOLDEN_CHECKPOINT
 from kit.engine.preprocess import Preprocessor
@@ -40,7 +41,7 @@ def test_a_start_and_a_request_take_what_was_planned(folder: Path, stage: str) -
     overrides = {"0": STAGES[stage]}
     config = load_config(folder, stage_overrides=overrides)
     preprocessor = Preprocessor(folder, config)
-    start = plan_worker(folder, preprocessor.model, preprocessor.largest_bucket, config)
+    start = plan_worker(preprocessor, config)
     prepared = preprocessor.prepare(
         GenerationRequest("a red vase on a table", SamplingParams(num_inference_steps=2, seed=1))
     )
@@ -87,11 +88,47 @@ def test_a_start_and_a_request_take_what_was_planned(folder: Path, stage: str) -
     )
 
 
+@pytest.mark.parametrize("mode", ["dense_legacy", "paged_scheduler"])
+def test_a_request_with_references_takes_what_was_planned(mode: str) -> None:
+    """One of the largest size, as the plan counts it: a square one, where all have 256 latents."""
+    overrides = {"0": STAGES[mode]}
+    config = load_config(GOLDEN_CHECKPOINT, stage_overrides=overrides)
+    preprocessor = Preprocessor(GOLDEN_CHECKPOINT, config)
+    start = plan_worker(preprocessor, config)
+    images = case_images(load_case("ti2i_ref1_landscape").inputs)
+    sampling = SamplingParams(height=256, width=256, num_inference_steps=2, seed=1)
+    prepared = preprocessor.prepare(GenerationRequest("make it red", sampling, images=images))
+    layout = prepared.rows.layout
+    plan = plan_deployment(
+        GOLDEN_CHECKPOINT,
+        stage_overrides=overrides,
+        prompt_tokens=layout.prefix_len - layout.references[0].num_tokens,
+        references=1,
+        sizes=["256x256"],
+    )
+    [size] = plan.sizes
+    assert size.row_tokens == layout.kv_len
+    allocation = None
+    if start.kv is not None:
+        allocation = start.kv.reserve("r", 2, layout.kv_len)
+        assert allocation is not None
+        assert allocation.num_pages == size.num_pages
+    runner = ModelRunner(start.worker)
+    assert runner.info.weight_bytes == plan.weight_bytes
+    run = RunRequest("r", prepared.rows, prepared.sampling, allocation, None, references=images)
+    results = []
+    peak = peak_bytes(lambda: results.append(runner.run(run, lambda _: None, lambda: False)))
+    assert size.kv_bytes == results[0].kv_bytes
+    working = peak - (size.kv_bytes if allocation is None else 0)
+    assert working == pytest.approx(size.activations.peak, rel=0.15)
+    assert results[0].reference_time_s > 0
+
+
 def test_a_size_that_the_plan_refuses_is_refused_by_the_start_in_the_same_words() -> None:
     overrides = {"0": PAGED | {"kv_cache_memory_bytes": 2_000_000}}
     config = load_config(GOLDEN_CHECKPOINT, stage_overrides=overrides)
     preprocessor = Preprocessor(GOLDEN_CHECKPOINT, config)
-    start = plan_worker(GOLDEN_CHECKPOINT, preprocessor.model, preprocessor.largest_bucket, config)
+    start = plan_worker(preprocessor, config)
     assert start.kv is not None
     plan = plan_deployment(GOLDEN_CHECKPOINT, stage_overrides=overrides, prompt_tokens=1200)
     [size] = plan.sizes

@@ -13,7 +13,6 @@ FORMULAS = "kit/modelspec/footprint.py"
 MEASURED = {
     "kit/modelspec/files.py": "math.prod(shape) * DTYPE_BYTES[dtype]",
     "kit/modelspec/fingerprint.py": "NUM_BLOCKS * BLOCK_BYTES",
-    "kit/model/mapped.py": "(last + 1) * part.element_size()",
     "kit/model/shard.py": "num_bytes // self.size",
     "kit/kv/store.py": "self.num_bytes // self.num_pages",
 }

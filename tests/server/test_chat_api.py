@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import io
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from golden_cases import GOLDEN
 from pictures import decode_b64, decode_url
 
+from kit.api import GenerationRequest, ImageEngine, SamplingParams, load_config
+from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.server.answers import ChatAnswer
+from kit.server.app import create_app
+from kit.server.settings import ServerSettings
 
 URL = "/v1/chat/completions"
 USER = {"role": "user", "content": "a cat"}
@@ -104,7 +112,7 @@ def test_absent_modalities_are_named(api: TestClient) -> None:
         ("messages[0].mood", {"messages": [{**USER, "mood": "x"}]}),
         ("messages[0].content[0]", {"messages": [{"role": "user", "content": [{"type": "x"}]}]}),
         (
-            "messages[0].content[1]",
+            "messages[0].content[1].image_url",
             {
                 "messages": [
                     {
@@ -134,10 +142,105 @@ def test_refusals_name_the_field(api: TestClient, param: str, fields: dict[str, 
     assert error["param"] == param
 
 
-def test_an_image_part_is_refused_with_the_reason(api: TestClient) -> None:
-    part = {"type": "image_url", "image_url": {"url": "http://169.254.169.254/x"}}
-    error = refuse(api, messages=[{"role": "user", "content": [part]}])
-    assert "text-to-image only" in error["message"]
+def data_url(name: str) -> str:
+    return "data:image/png;base64," + base64.b64encode((GOLDEN / name).read_bytes()).decode()
+
+
+def image_part(url: str, **more: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url, **more}}
+
+
+def of_user(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "user", "content": list(parts)}
+
+
+def test_images_of_user_messages_are_the_references_in_order(
+    api: TestClient, served: ImageEngine
+) -> None:
+    first, second = (image_part(data_url(f"ref_image_{j}.png")) for j in range(2))
+    text = {"type": "text", "text": "make it blue"}
+    fields = {"num_inference_steps": 1, "seed": 7, "guidance_scale": 1, "size": "256x256"}
+    shown = {}
+    for order, messages in {
+        "one message": [of_user(first, text, second)],
+        "two messages": [
+            of_user(first),
+            of_user(text, {**second, "image_url": data_url("ref_image_1.png")}),
+        ],
+        "other order": [of_user(second, first, text)],
+    }.items():
+        answer = api.post(URL, json={**BODY, **fields, "messages": messages})
+        assert answer.status_code == 200, answer.text
+        shown[order] = answer.json()["choices"][0]
+    record = shown["one message"]["replay"]["record"]["request"]
+    assert record["prompt"] == "make it blue"
+    assert [(i["width"], i["height"]) for i in record["images"]] == [(150, 150), (220, 110)]
+    contents = {order: choice["message"]["content"] for order, choice in shown.items()}
+    assert contents["one message"] != contents["other order"]
+    images = tuple(
+        served.preprocessor.read_image(io.BytesIO((GOLDEN / f"ref_image_{j}.png").read_bytes()), "")
+        for j in range(2)
+    )
+    sampling = SamplingParams(
+        height=256, width=256, num_inference_steps=1, seed=7, guidance_scale=1.0
+    )
+    result = served.generate(GenerationRequest("make it blue", sampling, images=images))
+    assert shown["one message"]["replay"]["record"]["image"] == asdict(result.replay.image)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://169.254.169.254/x", "this server fetches nothing"),
+        ("file:///etc/passwd", "this server fetches nothing"),
+        ("data:text/plain;base64,AAAA", "expected data:image/png;base64"),
+        ("data:image/png,AAAA", "expected data:image/png;base64"),
+        ("data:image/png;base64,A*A", "is no base64"),
+        ("data:image/png;base64,", "cannot be read as a png"),
+        ("data:image/png;base64,AAAA", "cannot be read as a png"),
+        (data_url("ref_image_0.png")[:-400], "cannot be read as a png"),
+    ],
+    ids=lambda value: value[-28:],
+)
+def test_an_image_that_cannot_be_read_names_its_part(api: TestClient, url: str, words: str) -> None:
+    error = refuse(api, messages=[of_user({"type": "text", "text": "x"}, image_part(url))])
+    assert error["param"] == "messages[0].content[1].image_url"
+    assert words in error["message"]
+
+
+def test_a_fourth_image_is_refused(api: TestClient) -> None:
+    parts = [image_part(data_url("ref_image_0.png"))] * 4
+    error = refuse(api, messages=[USER, of_user(*parts)])
+    assert error["param"] == "messages[1].content[3].image_url"
+    assert "at most 3" in error["message"]
+
+
+def test_images_stand_in_messages_of_the_user(api: TestClient) -> None:
+    part = image_part(data_url("ref_image_0.png"))
+    error = refuse(api, messages=[{"role": "system", "content": [part]}, USER])
+    assert error["param"] == "messages[0].content[0]"
+    assert "of the role system; send text parts" in error["message"]
+
+
+def test_a_checkpoint_without_the_modules_refuses_images() -> None:
+    engine = ImageEngine(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT))
+    messages = [of_user({"type": "text", "text": "x"}, image_part(data_url("ref_image_0.png")))]
+    with TestClient(create_app(engine, ServerSettings("painter"))) as bare:
+        answer = bare.post(URL, json={"messages": messages})
+    assert answer.status_code == 501
+    error = answer.json()["error"]
+    assert error["param"] == "messages[0].content[1].image_url"
+    assert "this checkpoint takes no reference images" in error["message"]
+
+
+def test_detail_is_named_as_without_effect(api: TestClient) -> None:
+    part = image_part(data_url("ref_image_0.png"), detail="high")
+    body = {
+        **BODY,
+        "num_inference_steps": 1,
+        "messages": [of_user(part, {"type": "text", "text": "x"})],
+    }
+    assert "detail has no effect on a picture" in api.post(URL, json=body).json()["warnings"]
 
 
 def test_a_prompt_is_called_by_what_a_conversation_has(api: TestClient) -> None:

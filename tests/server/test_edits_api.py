@@ -1,15 +1,19 @@
-"""POST /v1/images/edits: forms as clients write them, checked and then refused."""
+"""POST /v1/images/edits: forms as clients write them, what they draw, and what is refused."""
 
 from __future__ import annotations
 
+import base64
 import io
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from golden_cases import GOLDEN
 from PIL import Image
 
-from kit.api import ImageEngine
+from kit.api import GenerationRequest, ImageEngine, SamplingParams, load_config
+from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.server.app import create_app
 from kit.server.settings import ServerSettings
 
@@ -22,8 +26,14 @@ def png(size: tuple[int, int] = (8, 8)) -> bytes:
     return buffer.getvalue()
 
 
+def golden(name: str) -> bytes:
+    return (GOLDEN / name).read_bytes()
+
+
 ONE = [("image", ("a.png", png(), "image/png"))]
 SEVERAL = [("image[]", (name, png())) for name in ("a.png", "b.png")]
+REFERENCES = [("image[]", (n, golden(n))) for n in ("ref_image_0.png", "ref_image_1.png")]
+QUICK = {"num_inference_steps": "1", "seed": "7", "guidance_scale": "1"}
 
 
 def post(
@@ -33,38 +43,106 @@ def post(
     assert answer.headers["content-type"] == "application/json"
     if answer.status_code >= 500:
         assert answer.headers["x-should-retry"] == "false"
-    error: dict[str, Any] = answer.json()["error"]
+    error: dict[str, Any] = answer.json().get("error")
     return answer.status_code, error
+
+
+def edit(api: TestClient, files: list[tuple[str, Any]], **fields: Any) -> dict[str, Any]:
+    answer = api.post(URL, data={"prompt": "make it blue", **QUICK, **fields}, files=files)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def pixels(data: dict[str, Any]) -> bytes:
+    with Image.open(io.BytesIO(base64.b64decode(data["b64_json"]))) as image:
+        return image.tobytes()
+
+
+def test_an_edit_is_what_the_engine_draws_from_its_images(
+    api: TestClient, served: ImageEngine
+) -> None:
+    answer = edit(api, REFERENCES, size="256x256", n="2")
+    images = tuple(
+        served.preprocessor.read_image(io.BytesIO(golden(f"ref_image_{j}.png")), "image")
+        for j in range(2)
+    )
+    sampling = SamplingParams(
+        height=256, width=256, num_inference_steps=1, seed=8, guidance_scale=1.0
+    )
+    result = served.generate(GenerationRequest("make it blue", sampling, images=images))
+    assert pixels(answer["data"][1]) == result.image.tobytes()
+    assert [data["seed"] for data in answer["data"]] == [7, 8]
+    named = answer["data"][0]["replay"]["record"]["request"]["images"]
+    assert named == [asdict(image.source) for image in images]
+    # Both 256 and 11 x 21 latents, 64 patches and 6 tokens around each; two pictures.
+    tokens = 2 * (256 + 231 + 2 * 70)
+    assert answer["usage"]["input_tokens_details"]["image_tokens"] == tokens
+    assert answer["metrics"]["reference_tokens"] == tokens // 2
+    assert answer["metrics"]["reference_time_s"] > 0
+
+
+def test_the_order_of_images_counts(api: TestClient) -> None:
+    one = edit(api, REFERENCES, size="256x256")
+    other = edit(api, REFERENCES[::-1], size="256x256")
+    assert pixels(one["data"][0]) != pixels(other["data"][0])
+
+
+@pytest.mark.parametrize("size", [{}, {"size": "auto"}])
+def test_a_size_that_is_not_named_is_that_of_the_first_image(
+    api: TestClient, size: dict[str, str]
+) -> None:
+    assert edit(api, REFERENCES[1:], **size)["size"] == "336x176"
+
+
+def test_a_stream_has_the_events_of_edits(api: TestClient) -> None:
+    fields = {"prompt": "make it blue", **QUICK, "num_inference_steps": "2"}
+    fields |= {"stream": "true", "partial_images": "1"}
+    answer = api.post(URL, data=fields, files=ONE)
+    names = [line for line in answer.text.splitlines() if line.startswith("event: ")]
+    assert names == ["event: image_edit.partial_image", "event: image_edit.completed"]
+    assert '"type":"image_edit.completed"' in answer.text
 
 
 @pytest.mark.parametrize(
     ("files", "fields"),
     [
-        (ONE, {}),
-        (SEVERAL, {"model": "painter", "n": "2", "size": "512x128", "seed": "7"}),
-        ([*ONE, ("mask", ("m.png", png()))], {"response_format": "b64_json", "stream": "true"}),
-        (ONE, {"guidance_scale": "2.5", "negative_prompt": "", "vae_use_tiling": "false"}),
+        (ONE, {"model": "painter", "response_format": "b64_json"}),
+        (ONE, {"negative_prompt": "", "vae_use_tiling": "false", "input_fidelity": "high"}),
         (ONE, {"lora": "{}", "num_frames": "1", "partial_images": "0"}),
     ],
-    ids=["one", "several", "mask", "neutral", "neutral as JSON"],
+    ids=["names", "neutral", "neutral as JSON"],
 )
-def test_a_right_form_is_refused_as_text_to_image_only(
-    api: TestClient, files: list[tuple[str, Any]], fields: dict[str, Any]
-) -> None:
-    status, error = post(api, files, **fields)
-    assert status == 501, error
-    assert (error["param"], error["code"]) == ("image", "unsupported")
-    assert "text-to-image only" in error["message"]
+def test_right_forms(api: TestClient, files: list[tuple[str, Any]], fields: dict[str, Any]) -> None:
+    edit(api, files, **fields)
+
+
+def test_a_checkpoint_without_the_modules_refuses_every_edit() -> None:
+    """Nothing is decoded, and no engine has to run for that."""
+    engine = ImageEngine(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT))
+    with TestClient(create_app(engine, ServerSettings("painter"))) as bare:
+        status, error = post(bare, [("image", ("a.png", b"is not looked at"))])
+    assert (status, error["param"], error["code"]) == (501, "image", "unsupported")
+    assert "this checkpoint takes no reference images: " in error["message"]
+    assert "HunyuanImage-3.0-Instruct" in error["message"]
+
+
+@pytest.mark.parametrize("name", ["mask", "markup", "mask[]"])
+def test_masks_are_refused(api: TestClient, name: str) -> None:
+    status, error = post(api, [*ONE, (name, ("m.png", png()))])
+    assert (status, error["param"]) == (501, name.removesuffix("[]"))
+    assert "the model takes no mask" in error["message"]
 
 
 @pytest.mark.parametrize(
     ("param", "files", "fields"),
     [
-        ("image", [("mask", ("m.png", png()))], {}),
+        ("image", [ONE[0]] * 4, {}),
         ("image", [("image", ("a.png", b"no picture"))], {}),
         ("image", [("image", ("a.png", b""))], {}),
-        ("mask", [*ONE, ("mask", ("m.png", b"x"))], {}),
-        ("mask", [*ONE, ("mask", ("m.png", png())), ("mask", ("m.png", png()))], {}),
+        ("image", [*ONE, ("image", ("b.png", b"no picture"))], {}),
+        ("image", [("image", ("a.png", png((170, 10))))], {}),
+        ("template", ONE, {"template": "pretrain"}),
         ("prompt", [*ONE, ("prompt", ("p.txt", b"x"))], {}),
         ("prompt", ONE, {"prompt": " "}),
         ("n", ONE, {"n": "0"}),
@@ -97,6 +175,14 @@ def test_a_wrong_form_is_refused_by_its_field(
     assert error["param"] == param
 
 
+def test_a_form_without_an_image_is_refused(api: TestClient) -> None:
+    content = b'--x\r\nContent-Disposition: form-data; name="prompt"\r\n\r\na cat\r\n--x--\r\n'
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    answer = api.post(URL, content=content, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "image")
+    assert "image: is missing" in answer.json()["error"]["message"]
+
+
 def test_a_model_that_is_not_served_is_not_found(api: TestClient) -> None:
     status, error = post(api, ONE, model="gpt-image-1")
     assert (status, error["code"]) == (404, "model_not_found")
@@ -124,18 +210,18 @@ def test_what_is_no_form_is_refused(
 def test_limits_of_a_form(served: ImageEngine) -> None:
     settings = ServerSettings(
         "painter",
-        max_images=2,
+        max_form_files=5,
         max_image_bytes=400,
         max_image_pixels=100,
         max_form_fields=3,
         max_form_field_bytes=2048,
     )
     with TestClient(create_app(served, settings)) as api:
-        assert post(api, SEVERAL)[0] == 501
-        many = [("image[]", (f"{i}.png", png())) for i in range(3)]
+        assert post(api, SEVERAL, n="1", seed="1")[0] == 200
+        many = [("image[]", (f"{i}.png", png())) for i in range(4)]
         for files, fields, words in (
-            (many, {}, "at most 2"),
-            (many * 3, {}, "files"),
+            (many, {}, "at most 3"),
+            (many * 2, {}, "files"),
             ([("image", ("a.png", png((11, 10))))], {}, "pixels"),
             ([("image", ("a.png", png() + bytes(400)))], {}, "bytes"),
             (ONE, {"cot_text": "x" * 2049}, "2KB"),

@@ -25,7 +25,8 @@ def test_info_is_what_runs(api: TestClient, served: ImageEngine) -> None:
     assert info.deployment["stage.diffusion_kv_mode"].source == "packaged hunyuan_image3_paged.yaml"
     assert [size.size for size in info.sizes] == [str(size) for size in served.preprocessor.sizes]
     assert info.versions.keys() >= {"hunyuan-paged-kit", "torch", "python"}
-    assert "text-to-image only" in info.not_supported["strength"]
+    assert "has no strength" in info.not_supported["strength"]
+    assert info.limits["reference_images"] == 3
 
 
 def test_defaults_are_those_of_a_request_that_says_nothing(api: TestClient) -> None:

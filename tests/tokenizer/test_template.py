@@ -38,6 +38,7 @@ CASES = sorted(
     path
     for folder in (ROOT / "tests" / "golden", ROOT / "kit" / "doctor" / "golden")
     for path in folder.glob("case_*.json")
+    if "_ref" not in path.stem  # those are in test_reference_rows.py
 )
 
 Arrays = dict[str, npt.NDArray[Any]]

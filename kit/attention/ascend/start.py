@@ -25,13 +25,21 @@ from kit.errors import UnsupportedError
 from kit.kv.allocation import KVAllocation
 from kit.kv.store import KVShape, PagedStore
 from kit.telemetry.log import get_logger
-from kit.tokenizer.layout import Layout
+from kit.tokenizer.layout import Layout, ReferenceSpan
 
 RELATIVE_LIMIT = 2e-2
 """Of a segment; right numbers in bfloat16 are at 0.002, every fault that we planted above 0.3."""
 
+_REFERENCE = ReferenceSpan(
+    timestep=200, latent_grid=(12, 10), patch_grid=(3, 4), num_patch_tokens=16
+)
+
 # Past 512 keys; pages end inside prefix and target, and exactly between, and with the row.
-_LAYOUTS = (Layout(600, 1, (13, 11), 0), Layout(639, 1, (8, 16), 0), Layout(127, 1, (1, 2), 0))
+_LAYOUTS = (
+    Layout(600, 1, (13, 11), 0, (_REFERENCE,)),
+    Layout(639, 1, (8, 16), 0),
+    Layout(127, 1, (1, 2), 0),
+)
 
 logger = get_logger("attention")
 

@@ -9,9 +9,9 @@ import torch
 from golden_cases import GOLDEN
 from safetensors.torch import load_file
 
-from kit.checkpoint.vae_encoder import VAEEncoder, space_to_depth
 from kit.model.loader import official_views
 from kit.model.vae_blocks import depth_to_space
+from kit.model.vae_encoder import VAEEncoder, space_to_depth
 from kit.modelspec.config import load_model_config
 
 

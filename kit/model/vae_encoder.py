@@ -1,4 +1,4 @@
-"""The encoder of the autoencoder: pixels to latents. Only training needs it.
+"""The encoder of the autoencoder: pixels to latents, of reference images and in training.
 
 Clips are [B, C, T, H, W], as in the decoder. Submodule names are the checkpoint's.
 """
