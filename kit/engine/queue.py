@@ -194,7 +194,9 @@ class RequestQueue:
         pending = turn.pending
         with self._changed:
             pending.num_losses += 1
-            ends = error if pending.num_losses > 1 else pending.stop_error
+            ends = pending.stop_error
+            if pending.num_losses > 1:
+                ends = type(error)(f"{error}; the second group lost with it, so it is given up")
             if ends is None and self._closing:
                 ends = closing_error(pending.request_id)
             if ends is None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
+import socket
+import struct
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -47,10 +51,23 @@ class RankLink:
         """
         raise NotImplementedError
 
+    def limit_waits(self, seconds: float) -> None:
+        """Let no message take longer than that between two of its bytes.
+
+        A stopped process reads nothing, and a message with pictures is more than a socket holds.
+        """
+        whole, rest = divmod(seconds, 1)
+        limit = struct.pack("ll", int(whole), int(rest * 1e6))  # a struct timeval
+        with socket.socket(fileno=os.dup(self.connection.fileno())) as end:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
     def send(self, message: ToRank) -> None:
         """Raises RankGoneError."""
         try:
             self.connection.send(message)
+        except BlockingIOError as error:
+            raise RankGoneError(f"{self.name} (process {self.pid}) takes no message") from error
         except OSError as error:
             raise RankGoneError(self.describe_end()) from error
 
@@ -58,6 +75,9 @@ class RankLink:
         """Wait for a message; raises RankGoneError."""
         try:
             return cast(FromRank, self.connection.recv())
+        except BlockingIOError as error:
+            stuck = f"{self.name} (process {self.pid}) stopped in the middle of a message"
+            raise RankGoneError(stuck) from error
         except (EOFError, OSError) as error:
             raise RankGoneError(self.describe_end()) from error
 
@@ -67,9 +87,12 @@ class RankLink:
             self.receive()
 
     def ask_to_end(self) -> None:
-        """Have it end after the step it makes."""
+        """Have it end after the step it makes; a rank that takes no message is not asked."""
         with contextlib.suppress(OSError):  # it is gone
-            self.connection.send(Shutdown())
+            ready = select.poll()
+            ready.register(self.connection.fileno(), select.POLLOUT)
+            if ready.poll(0):
+                self.connection.send(Shutdown())
 
 
 def end_all(ranks: Sequence[RankLink], *, wait_s: float = END_S) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from kit.executor.cpus import CpuShare
 from kit.executor.rank import RankProcess
@@ -33,7 +32,8 @@ class MultiprocessExecutor(RemoteExecutor):
         self._folder = tempfile.TemporaryDirectory(prefix="kit-group-", ignore_cleanup_errors=True)
 
         def launch() -> None:
-            meeting = Path(self._folder.name, "meeting").as_uri() if len(configs) > 1 else None
+            # Not Path.as_uri: torch takes what follows file:// as it stands, %20 included.
+            meeting = f"file://{self._folder.name}/meeting" if len(configs) > 1 else None
             for rank, (config, share) in enumerate(zip(configs, shares, strict=True)):
                 own = replace(config, rendezvous=meeting)
                 level = logger.getEffectiveLevel()

@@ -39,7 +39,7 @@ class RemoteExecutor:
     """
 
     def __init__(self, name: str, timeout_s: float) -> None:
-        """timeout_s: how long a run may go without a sign of rank 0."""
+        """timeout_s: how long a run may go without a sign of a rank."""
         self.name = name
         self._timeout_s = timeout_s
         self._ranks: list[RankLink] = []
@@ -98,6 +98,8 @@ class RemoteExecutor:
         """
         try:
             launch()
+            for rank in self._ranks:
+                rank.limit_waits(self._timeout_s)
             self._infos = self._await_loaded()
         except RankGoneError as error:
             self.close()

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from kit.parallel.topology import ONE_RANK, Axis, Topology
 
+# Torch 2.13 renames it, and warns on every rank that uses the first name.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 
 class RankGroup:
     """Some ranks that exchange tensors; in a group of one every exchange returns at once.
@@ -35,7 +38,7 @@ class RankGroup:
             return tensor
         first = tensor.movedim(dim, 0).contiguous()
         joined = first.new_empty((self.size * first.shape[0], *first.shape[1:]))
-        dist.all_gather_into_tensor(joined, first, group=self._group)
+        _all_gather(joined, first, group=self._group)
         return joined.movedim(0, dim)
 
     def gather_uneven(self, tensor: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:

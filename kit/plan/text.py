@@ -68,7 +68,12 @@ def _notes(plan: Plan) -> Iterator[str]:
         if size.refusal is not None:
             yield f"does not fit: {size.size}: {size.refusal}"
     if plan.page_size is not None:
-        yield f"requests that may hold pages at once: max_num_seqs {plan.max_num_seqs}; one runs"
+        groups = plan.topology["data_parallel_size"]
+        where = f" in each of {groups} groups" if groups > 1 else ""
+        yield (
+            f"requests that may hold pages at once{where}: max_num_seqs {plan.max_num_seqs}; "
+            "one runs"
+        )
     for warning in plan.warnings:
         yield f"warning: {warning}"
     if plan.num_ranks > 1:

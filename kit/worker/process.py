@@ -6,6 +6,7 @@ closed it, this process ends at once, in the middle of a step if need be.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -13,6 +14,7 @@ import sys
 import threading
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NoReturn, cast
 
 from kit.errors import KitError
@@ -43,6 +45,7 @@ class Inbox:
         )
         self._stopped: set[str] = set()
         self._ends = threading.Event()
+        self._meeting: str | None = None
         threading.Thread(target=self._read, name="kit-inbox", daemon=True).start()
 
     def next(self) -> StartRank | RunRequest | Tick | Shutdown:
@@ -52,12 +55,23 @@ class Inbox:
     def is_stopped(self, request_id: str) -> bool:
         return request_id in self._stopped or self._ends.is_set()
 
+    def leave(self) -> NoReturn:
+        """End this process: the other end is gone, and so is whoever would clear up after us."""
+        if self._meeting is not None and self._meeting.startswith("file://"):
+            meeting = Path(self._meeting.removeprefix("file://"))
+            with contextlib.suppress(OSError):  # another rank was here first
+                meeting.unlink(missing_ok=True)
+                meeting.parent.rmdir()
+        leave()
+
     def _read(self) -> None:
         while True:
             try:
                 message = cast(ToRank, self._connection.recv())
             except (EOFError, OSError):
-                leave()
+                self.leave()
+            if isinstance(message, StartRank):
+                self._meeting = message.config.rendezvous
             if isinstance(message, StopRun):
                 self._stopped.add(message.request_id)
                 continue
@@ -82,7 +96,7 @@ def serve(connection: Connection) -> None:
         try:
             connection.send(message)
         except OSError:
-            leave()
+            inbox.leave()
 
     try:
         # Not above: the inbox must listen while torch is imported, which takes seconds.

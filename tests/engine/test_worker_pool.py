@@ -138,7 +138,9 @@ def test_the_second_loss_of_a_request_is_final_and_the_next_one_is_served(
         GenerationRequest("a red vase", STEPS, request_id="twice"), killer(engine, "twice", [1, 2])
     )
     next_one = engine.submit(REQUEST)
-    with pytest.raises(WorkerError, match=r"request twice: group \d rank 0 .* by signal 9"):
+    with pytest.raises(
+        WorkerError, match=r"request twice: group \d rank 0 .* by signal 9; the second"
+    ):
         handle.future.result(PATIENCE_S)
     assert (next_one.future.result(PATIENCE_S).image == expected).all()
     settle(engine)

@@ -25,12 +25,13 @@ _PARENT = """
 import sys, time
 from pathlib import Path
 from executor_cases import Group
-with Group(Path(sys.argv[1])).start("mp") as executor:
+group = Group(Path(sys.argv[1]), tensor_parallel_size=2)
+with group.start("mp") as executor:
     print(*executor.pids, "torch" in sys.modules, flush=True)
     if sys.argv[2] == "idle":
         print(1, flush=True)
         time.sleep(1000)
-    with Group(Path(sys.argv[1])).request(num_steps=1000) as run:
+    with group.request(num_steps=1000) as run:
         executor.run(run, lambda event: print(event.step, flush=True), lambda: False)
 """
 
@@ -95,6 +96,32 @@ def test_a_rank_that_is_stuck_is_killed_when_its_time_is_up(
     ):
         executor.run(run, on_step, never)
     assert 2.0 <= time.monotonic() - started < 30.0
+    assert has_ended(pid)
+
+
+def test_a_stopped_rank_that_takes_no_message_is_killed_when_its_time_is_up(
+    group: Group, executor: MultiprocessExecutor
+) -> None:
+    [pid] = executor.pids
+    os.kill(pid, signal.SIGSTOP)
+    errors: list[GroupLostError] = []
+
+    def run() -> None:
+        # More than a socket holds, as a request with reference images is.
+        with group.request(trace_path="x" * 2**22) as request:
+            try:
+                executor.run(request, lambda _: None, never)
+            except GroupLostError as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(20.0)
+    if stuck := thread.is_alive():
+        os.kill(pid, signal.SIGKILL)
+        thread.join()
+    assert not stuck
+    assert "takes no message" in str(errors[0])
     assert has_ended(pid)
 
 
@@ -177,21 +204,28 @@ def test_close_ends_a_run_of_another_thread_and_leaves_nothing(
     ],
 )
 def test_ranks_end_with_the_process_that_started_them(
-    checkpoint: Path, state: str, number: signal.Signals
+    checkpoint: Path, tmp_path: Path, state: str, number: signal.Signals
 ) -> None:
+    temporary = tmp_path / "a name of four words"
+    temporary.mkdir()
     command = [sys.executable, "-c", _PARENT, str(checkpoint), state]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment["TMPDIR"] = str(temporary)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True
     ) as parent:
         assert parent.stdout is not None
-        pid, has_torch = parent.stdout.readline().split()
+        *ranks, has_torch = parent.stdout.readline().split()
+        pids = list(map(int, ranks))
+        assert len(pids) == 2
         assert has_torch == "False", "only ranks import torch"
         assert parent.stdout.readline() == "1\n", "it is there"
-        assert not has_ended(int(pid))
-        maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        assert not any(map(has_ended, pids))
+        maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids).splitlines()
         shared = [line for line in maps if "/dev/shm" in line and "(deleted)" not in line]
         assert not shared, "nothing shared to leave"
+        assert len(list(temporary.iterdir())) == 1, "where they met"
         parent.send_signal(number)
-        wait_until(lambda: has_ended(int(pid)))
+        wait_until(lambda: all(map(has_ended, pids)))
         parent.wait(PATIENCE_S)
+    assert not list(temporary.iterdir()), "whoever ended first, the meeting place is gone"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ _AXES: tuple[Axis, ...] = ("tensor", "ulysses")
 
 def _exchange(mesh: Mesh) -> dict[str, list[float] | bool]:
     """Every exchange of every group; a rank's values are its number and ten times it."""
+    warnings.simplefilter("error")  # what torch warns of here, users see once for every rank
     own = torch.tensor([float(mesh.rank), mesh.rank * 10.0])
     seen: dict[str, list[float] | bool] = {"any": mesh.any(mesh.rank == 3), "none": mesh.any(False)}
     for axis in _AXES:

@@ -14,6 +14,7 @@ from kit.errors import CheckpointError, ConfigError
 from kit.modelspec.config import PUBLISHED_CONFIG, load_config_file
 from kit.modelspec.footprint import Split, activation_bytes, weight_bytes_by_part
 from kit.plan.plan import PUBLISHED, Plan, plan_deployment
+from kit.plan.text import describe_plan
 
 MIB, GIB = 2**20, 2**30
 PAGED = "hunyuan_image3_paged"
@@ -263,6 +264,14 @@ def test_a_size_that_does_not_fit_names_pages_and_the_largest_size_that_does() -
     short = plan(flags={"kv_cache_memory_bytes": 260 * MIB}, prompt_tokens=30).sizes[0].refusal
     assert short is not None
     assert "largest size that fits is" in short
+
+
+def test_text_says_that_each_group_runs_one() -> None:
+    one = describe_plan(plan())
+    assert "hold pages at once: max_num_seqs 1; one runs" in one
+    split = {"devices": "0,1,2,3,4,5,6,7", "data_parallel_size": 2}
+    two = describe_plan(plan(stage_overrides=json.dumps({"0": split})))
+    assert "hold pages at once in each of 2 groups: max_num_seqs 1; one runs" in two
 
 
 @pytest.mark.parametrize(
