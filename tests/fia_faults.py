@@ -189,6 +189,27 @@ ILLEGAL: dict[str, tuple[Plant, str]] = {
 }
 """How a fault is planted over pages, and what the emulation says."""
 
+ILLEGAL_OVER_ROWS: dict[str, tuple[Plant, str]] = {
+    "ends instead of query lengths": (
+        arguments(added_up("actual_seq_lengths")),
+        "not ends; the rows have 151",
+    ),
+    "ends instead of key lengths": (
+        arguments(added_up("actual_seq_lengths_kv")),
+        "not ends; the rows have 196",
+    ),
+    "no key lengths": (arguments(lambda g: g.pop("actual_seq_lengths_kv")), "both length lists"),
+    "a length for all rows": (
+        arguments(lambda g: g.update(actual_seq_lengths=[151])),
+        "of each row",
+    ),
+    "the size of pages": (arguments(lambda g: g.update(block_size=128)), "goes with pages"),
+    "queries behind one another": (arguments(lambda g: g.update(input_layout="TND")), "num_heads"),
+    "no mask for a causal segment": (masked(None), "needs the mask"),
+    "kv heads left out": (arguments(lambda g: g.pop("num_key_value_heads")), "elements"),
+}
+"""As ILLEGAL, over contiguous rows."""
+
 SILENT: dict[str, Plant] = {
     "scale left out": arguments(lambda given: given.pop("scale")),
     "scale of another head size": arguments(lambda given: given.update(scale=128**-0.5)),

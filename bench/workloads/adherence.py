@@ -28,7 +28,7 @@ NUM_STEPS = 20
 GUIDANCE = 3.0
 SEED = 2026
 PAGED_DEPLOYMENT = "hunyuan_image3_paged.yaml"
-_TASKS_OF_A_PROCESS = 12
+_TASKS_OF_A_PROCESS = 8
 
 
 class _Drawn(NamedTuple):
@@ -46,8 +46,8 @@ def run(context: Context) -> Record:
     starts = range(0, len(planned), _TASKS_OF_A_PROCESS)
     parts = [planned[start : start + _TASKS_OF_A_PROCESS] for start in starts]
     drawn: list[_Drawn] = []
-    # A picture keeps two cores busy; spawned, since a fork would copy the locks of threads.
-    num_workers = max(1, len(os.sched_getaffinity(0)) // 2)
+    num_workers = len(os.sched_getaffinity(0))
+    # Spawned, since a fork would copy the locks of threads.
     spawn = multiprocessing.get_context("spawn")
     with (
         ProcessPoolExecutor(num_workers, mp_context=spawn) as workers,
@@ -87,7 +87,8 @@ def run(context: Context) -> Record:
 
 
 def _draw_all(some: list[Task]) -> list[_Drawn]:
-    torch.set_num_threads(2)
+    # Two would wait for one another where other programs want the cores.
+    torch.set_num_threads(1)
     judge = Judge(load_shape_net(SHIPPED_NET))
     with (
         ImageEngine(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT)) as dense,

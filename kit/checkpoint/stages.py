@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain, repeat
 from pathlib import Path
@@ -76,6 +77,7 @@ class Run:
 
 def train_vocabulary(run: Run) -> None:
     """Learn the tokenizer from captions; write it with a config whose latents are not scaled."""
+    started = time.perf_counter()
     num = run.preset.num_vocabulary_captions
     texts = chain(training_captions(num, run.seed), repeat(_INSTRUCT_WORDS, num // 20))
     tokenizer = train_tokenizer(texts, run.preset.shape.vocab_size)
@@ -83,6 +85,8 @@ def train_vocabulary(run: Run) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     _write_config(run, scaling_factor=1.0)
     run.state.save("vocabulary", {}, {"num_tokens": tokenizer.get_vocab_size()})
+    settings = {"num_vocabulary_captions": num}
+    _log_piece(run, "tokenizer", settings, wall_s=time.perf_counter() - started)
     logger.info("tokenizer: %d tokens", tokenizer.get_vocab_size())
 
 
@@ -99,7 +103,14 @@ def train_vae(run: Run, budget: Budget) -> bool:
     done = run_piece("vae", trainee, run.state, run.log, budget)
     if done:
         _finish_vae(run, trainee, pools[0])
-    _log_piece(run, "vae", budget, setup_s, time.perf_counter() - started)
+    _log_piece(
+        run,
+        "vae",
+        asdict(run.preset.vae),
+        budget_s=budget.total_s,
+        setup_s=setup_s,
+        wall_s=time.perf_counter() - started,
+    )
     return done
 
 
@@ -122,7 +133,14 @@ def train_dit(run: Run, budget: Budget) -> bool:
         tensors, _ = run.state.load("dit", made_by="dit")
         model = averaged_model(tensors, config).to(run.device)
         _draw_sheet(run, TrainingForward(model, run.preset.shape.sequence_slots), flat, tokenizer)
-    _log_piece(run, "dit", budget, setup_s, time.perf_counter() - started)
+    _log_piece(
+        run,
+        "dit",
+        asdict(run.preset.dit),
+        budget_s=budget.total_s,
+        setup_s=setup_s,
+        wall_s=time.perf_counter() - started,
+    )
     return done
 
 
@@ -275,15 +293,13 @@ def _draw_sheet(run: Run, forward: TrainingForward, flat: FlatVAE, tokenizer: To
     (run.state.path / "sheet.txt").write_text("\n".join(captions) + "\n", encoding="utf-8")
 
 
-def _log_piece(run: Run, stage: str, budget: Budget, setup_s: float, wall_s: float) -> None:
+def _log_piece(run: Run, stage: str, training: Mapping[str, Any], **seconds: float) -> None:
     run.log.write(
         "piece",
         of=stage,
         command=list(run.command),
         seed=run.seed,
-        training=asdict(run.preset.vae if stage == "vae" else run.preset.dit),
-        budget_s=budget.total_s,
-        setup_s=round(setup_s, 1),
-        wall_s=round(wall_s, 1),
+        training=training,
+        **{name: round(value, 1) for name, value in seconds.items()},
         machine=capture_machine(),
     )

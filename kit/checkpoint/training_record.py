@@ -38,7 +38,8 @@ def training_record(
         "schema_version": 1,
         "name": preset.name,
         "preset": asdict(preset),
-        "pieces": [e for e in entries if e["stage"] == "piece"],
+        # A piece after a restore began with that checkpoint's weights.
+        "pieces": [e for e in entries if e["stage"] in ("piece", "restore")],
         "results": dict(notes),
         "curves": curves,
     }

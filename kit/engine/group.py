@@ -110,7 +110,9 @@ class WorkerGroup:
         def on_step(event: StepEvent) -> None:
             self._strikes = 0
             self._queue.step(self.index, event)
-            if pending.on_step is not None:
+            # A request that runs once more tells nobody the steps that it has told already.
+            if pending.on_step is not None and event.step > pending.num_steps_told:
+                pending.num_steps_told = event.step
                 pending.on_step(event)
 
         assert self._facts is not None, "the thread starts after the facts are collected"

@@ -47,6 +47,9 @@ class Pending:
     stop_error: KitError | None = None
     """Why it must not make another step; the first reason stays."""
 
+    num_steps_told: int = 0
+    """Steps that `on_step` has heard of."""
+
     num_losses: int = 0
     """How often its worker group was lost while it ran."""
 

@@ -13,12 +13,10 @@ from attention_cases import Case, Heads, allocate, expected, largest_error, make
 from fia_emulation import CALLS, ContractError
 from fia_faults import (
     ILLEGAL,
+    ILLEGAL_OVER_ROWS,
     SILENT,
     SILENT_OVER_PAGES,
     Plant,
-    added_up,
-    arguments,
-    masked,
 )
 
 from kit.attention.ascend.fia import FiaDense, FiaPaged, Form
@@ -190,27 +188,6 @@ def test_a_wrong_call_is_refused(operators: Operators, plant: Plant, said: str) 
     case = case_of()
     with pytest.raises(ContractError, match=said):
         run_step(open_request(case, plant(operators)), case, first=True)
-
-
-ILLEGAL_OVER_ROWS: dict[str, tuple[Plant, str]] = {
-    "ends instead of query lengths": (
-        arguments(added_up("actual_seq_lengths")),
-        "not ends; the rows have 151",
-    ),
-    "ends instead of key lengths": (
-        arguments(added_up("actual_seq_lengths_kv")),
-        "not ends; the rows have 196",
-    ),
-    "no key lengths": (arguments(lambda g: g.pop("actual_seq_lengths_kv")), "both length lists"),
-    "a length for all rows": (
-        arguments(lambda g: g.update(actual_seq_lengths=[151])),
-        "of each row",
-    ),
-    "the size of pages": (arguments(lambda g: g.update(block_size=128)), "goes with pages"),
-    "queries behind one another": (arguments(lambda g: g.update(input_layout="TND")), "num_heads"),
-    "no mask for a causal segment": (masked(None), "needs the mask"),
-    "kv heads left out": (arguments(lambda g: g.pop("num_key_value_heads")), "elements"),
-}
 
 
 @pytest.mark.parametrize(

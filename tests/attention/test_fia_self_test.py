@@ -7,7 +7,15 @@ from typing import Any
 import npu_emulation
 import pytest
 import torch
-from fia_faults import ILLEGAL, SILENT, SILENT_OVER_PAGES, Plant, arguments, keys
+from fia_faults import (
+    ILLEGAL,
+    ILLEGAL_OVER_ROWS,
+    SILENT,
+    SILENT_OVER_PAGES,
+    Plant,
+    arguments,
+    keys,
+)
 
 from kit.attention.ascend.fia import FiaDense, FiaPaged
 from kit.attention.ascend.operators import Operators, load_operators
@@ -37,7 +45,8 @@ OF_DEVICES: dict[str, Plant] = {
 """What a device would do, not a caller."""
 
 PAGED = {name: plant for name, (plant, _) in ILLEGAL.items()} | SILENT | SILENT_OVER_PAGES
-DENSE = SILENT | {"keys past 512 are lost": OF_DEVICES["keys past 512 are lost"]}
+DENSE = {name: plant for name, (plant, _) in ILLEGAL_OVER_ROWS.items()} | SILENT
+DENSE |= {"keys past 512 are lost": OF_DEVICES["keys past 512 are lost"]}
 
 
 @pytest.fixture

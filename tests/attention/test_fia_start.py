@@ -57,13 +57,23 @@ def refuse_rows(given: dict[str, Any]) -> None:
         raise RuntimeError("aclnnFusedInferAttentionScoreV3 failed, error code is 561002")
 
 
+def another_signature(given: dict[str, Any]) -> None:
+    if given["input_layout"] == "TND":
+        raise TypeError("unexpected keyword argument 'actual_seq_lengths'")
+
+
 def wrong_rows(given: dict[str, Any]) -> None:
     if given["input_layout"] == "TND":
         given["scale"] = 1.0
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"), [(refuse_rows, "error code is 561002"), (wrong_rows, "segments are wrong")]
+    ("fault", "said"),
+    [
+        (refuse_rows, "error code is 561002"),
+        (another_signature, "unexpected keyword"),
+        (wrong_rows, "segments are wrong"),
+    ],
 )
 def test_a_stack_that_cannot_take_several_rows_gets_one_row_a_call(
     operators: Operators,

@@ -133,6 +133,8 @@ def test_limits(share: Share, holds: bool) -> None:
 
 
 @pytest.mark.long
+# 64 pictures: 3.2 minutes of one core, and 9.5 minutes at a load of 8 on two.
+@pytest.mark.timeout(1800)
 def test_a_round_by_the_command(tmp_path: Path) -> None:
     from bench.__main__ import main
 

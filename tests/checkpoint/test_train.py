@@ -50,7 +50,7 @@ def test_every_stage_runs_and_the_export_loads(tmp_path: Path) -> None:
     assert decoder(torch.zeros(1, 16, 2, 2)).shape == (1, 3, 32, 32)
 
     content = json.loads(record.read_text())
-    assert [piece["of"] for piece in content["pieces"]] == ["vae", "vae", "dit"]
+    assert [piece["of"] for piece in content["pieces"]] == ["tokenizer", "vae", "vae", "dit"]
     assert content["pieces"][0]["machine"]["torch"]["version"] == torch.__version__
     assert content["results"]["vae"]["scaling_factor"] == config.vae.scaling_factor
     assert str(tmp_path) not in json.dumps(content["results"])
@@ -62,6 +62,10 @@ def test_every_stage_runs_and_the_export_loads(tmp_path: Path) -> None:
     copy = CheckpointFiles.open(tmp_path / "copy")
     assert copy.fingerprint(contents=True) == files.fingerprint(contents=True)
     assert train("dit", again, "--budget-seconds", "0.2") == 0
+    assert train("export", again, "--out", str(tmp_path / "more"), "--record", str(record)) == 0
+    restored, piece = json.loads(record.read_text())["pieces"]
+    assert restored["restored_from"] == files.fingerprint(contents=True)
+    assert piece["of"] == "dit"
 
 
 @pytest.mark.parametrize(

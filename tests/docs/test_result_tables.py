@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from bench.__main__ import shipped_records
@@ -9,6 +10,8 @@ from bench.adherence import as_findings, as_table, shares
 from bench.records import load
 from bench.report import report
 from bench.workloads import cold_start, page_start
+from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
+from kit.modelspec.files import CheckpointFiles
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
@@ -22,6 +25,48 @@ def test_adherence() -> None:
     assert record.findings == as_findings(found)
     table = as_table(found)
     assert table in (ROOT / "docs" / "adherence.md").read_text(), f"put this there:\n{table}"
+
+
+def test_adherence_is_that_of_the_shipped_weights() -> None:
+    shipped = CheckpointFiles.open(DEFAULT_CHECKPOINT).fingerprint(contents=True)
+    assert load(RESULTS / "adherence.json").parameters["checkpoint_sha256"] == shipped
+
+
+def test_training_of_the_shipped_checkpoint() -> None:
+    record = json.loads((RESULTS / "hunyuan_image3_tiny_training.json").read_text())
+    lines = [
+        "| piece | seed | training, s | with set-up, s | on |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    goes_on_from_s = 0.0
+    for piece in record["pieces"]:
+        before_s = goes_on_from_s if piece["of"] == "vae" else 0.0
+        goes_on_from_s = piece["budget_s"]
+        (card,) = piece["machine"]["accelerators"]
+        assert piece["command"]
+        assert piece["training"]
+        assert piece["wall_s"] <= 600
+        lines.append(
+            f"| {piece['of']} | {piece['seed']} | {piece['budget_s'] - before_s:.0f} | "
+            f"{piece['wall_s']:.0f} | {card['name']} |"
+        )
+    page = (ROOT / "docs" / "adherence.md").read_text()
+    table = "\n".join(lines)
+    assert f"\n{table}\n\n" in page, f"put this there:\n{table}"
+    means = {k: v["mean"] for k, v in record["results"]["vae"].items() if k.startswith("psnr")}
+    square = means.pop("psnr_256x256")
+    assert square >= 36
+    assert f"squares back at {square:.1f} dB" in page
+    assert f"the lowest mean is {min(means.values()):.1f} dB" in page
+    assert all(len(record["curves"][stage]["loss"]) > 100 for stage in ("vae", "dit"))
+
+
+def test_the_shipped_checkpoint_is_small_and_the_one_of_its_record() -> None:
+    sizes = [path.stat().st_size for path in DEFAULT_CHECKPOINT.iterdir()]
+    assert max(sizes) <= 16 << 20
+    assert sum(sizes) <= 26_000_000
+    record = json.loads((RESULTS / "hunyuan_image3_tiny_training.json").read_text())
+    assert sum(sizes) == record["results"]["export"]["num_bytes"]
 
 
 def test_the_judge_of_the_record_was_trustworthy() -> None:

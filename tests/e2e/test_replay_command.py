@@ -140,7 +140,7 @@ def test_another_checkpoint_must_be_named(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("stage.parallel_config.tensor_parallel_size", 4),
+        ("stage.parallel_config.ring_degree", 2),
         ("stage.parallel_config.tensor_parallel_size", "4"),
         ("stage.enable_cpu_offload", True),
         ("stage.no_such_setting", 1),

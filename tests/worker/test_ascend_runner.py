@@ -53,6 +53,9 @@ CALL_LIMIT = 2e-2
 STEP_LIMIT = 0.1
 """Relative error of a prediction from the reference's own latents, with guidance 5."""
 
+PICTURES_TIMEOUT_S = 1800
+"""Of ten to fifteen pictures of 20 steps: a minute or two where nothing else runs."""
+
 CASES = [
     pytest.param(None, 5.0, 2, id="a page ends inside the target"),
     pytest.param(None, 1.0, 1, id="one row"),
@@ -276,6 +279,7 @@ def psnrs_db(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(PICTURES_TIMEOUT_S)
 @pytest.mark.parametrize("prefix_len", [None, 127, 150])
 def test_pictures_of_one_row_are_those_of_the_cpu_reference(
     ascend: ModelRunner, dense: ModelRunner, prefix_len: int | None
@@ -284,12 +288,14 @@ def test_pictures_of_one_row_are_those_of_the_cpu_reference(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(PICTURES_TIMEOUT_S)
 def test_pictures_are_those_of_the_cpu_reference(ascend: ModelRunner, dense: ModelRunner) -> None:
     """The median: guidance multiplies rounding, and at some seeds that decides a detail."""
     assert statistics.median(psnrs_db(ascend, dense, None, 5.0)) >= PSNR_LIMIT_DB
 
 
 @pytest.mark.long
+@pytest.mark.timeout(PICTURES_TIMEOUT_S)
 @pytest.mark.parametrize("prefix_len", [127, 150])
 def test_pictures_of_long_prefixes_are_as_near_as_the_cpus_own_bfloat16(
     ascend: ModelRunner, dense: ModelRunner, prefix_len: int
@@ -301,6 +307,7 @@ def test_pictures_of_long_prefixes_are_as_near_as_the_cpus_own_bfloat16(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(PICTURES_TIMEOUT_S)
 def test_the_comparison_of_pictures_sees_full_segments_run_as_causal(
     ascend: ModelRunner, dense: ModelRunner
 ) -> None:

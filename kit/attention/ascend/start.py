@@ -100,7 +100,7 @@ def self_test(kernel: FiaPaged | FiaDense, shape: KVShape, num_heads: int) -> st
     for layout in _LAYOUTS:
         try:
             errors += _run(kernel, shape, num_heads, layout)
-        except RuntimeError as refusal:  # the device's own; its reason is in the text
+        except (RuntimeError, TypeError) as refusal:  # the device's own, or another signature
             return f"refused ({refusal})"
     wrong = [error for error in errors if not error.relative_error <= RELATIVE_LIMIT]  # NaN as well
     if not wrong:
