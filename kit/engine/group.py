@@ -159,7 +159,9 @@ class WorkerGroup:
         pause = 0.0 if self._strikes == 1 else _PAUSE_S * 2 ** (self._strikes - 2)
         if self._queue.wait_closing(pause):
             return None
-        logger.info("group %d starts again, try %d of %d", self.index, self._strikes, MAX_STRIKES)
+        logger.info(
+            "group %d starts again, try %d of %d", self.index, self._strikes, MAX_STRIKES - 1
+        )
         self.num_restarts += 1
         self._metrics.count_restart()
         try:

@@ -208,8 +208,9 @@ def test_five_kills_at_random_steps_lose_no_page_and_no_request(
 
 @pytest.mark.long
 def test_a_group_that_cannot_start_again_is_given_up_and_everybody_is_told(
-    checkpoint: Path, tmp_path: Path
+    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", logger="kit.engine")
     folder = Path(shutil.copytree(checkpoint, tmp_path / "checkpoint"))
     with make_engine(folder, num_groups=1) as engine:
         for shard in folder.glob("*.safetensors"):
@@ -221,6 +222,8 @@ def test_a_group_that_cannot_start_again_is_given_up_and_everybody_is_told(
         with pytest.raises(UnavailableError, match="has stopped"):
             handle.future.result(PATIENCE_S)
         assert time.monotonic() - started < PATIENCE_S
+        tries = [line for line in caplog.messages if "starts again, try" in line]
+        assert tries[-1].endswith("try 4 of 4")
         status = engine.status()
         assert [group.state for group in status.groups] == ["down"]
         assert status.pages.used == 0
