@@ -66,4 +66,6 @@ def _environment(share: CpuShare) -> dict[str, str]:
     own = {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
     if share.num_threads is not None:
         own["OMP_NUM_THREADS"] = str(share.num_threads)
-    return {**os.environ, **own}
+    # gloo would listen on the address of the host's name, and anybody could connect.
+    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+    return {**loopback, **os.environ, **own}

@@ -61,6 +61,16 @@ def never() -> bool:
     return False
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="interfaces have other names there")
+def test_ranks_of_one_machine_listen_on_its_loopback_only(
+    pair: tuple[Group, MultiprocessExecutor],
+) -> None:
+    seen = [s for pid in pair[1].pids for s in psutil.Process(pid).net_connections("inet")]
+    listening = [s.laddr.ip for s in seen if s.status == psutil.CONN_LISTEN]
+    assert listening
+    assert set(listening) == {"127.0.0.1"}
+
+
 def signal_at(executor: MultiprocessExecutor, step: int, number: int, *, rank: int = 0) -> OnStep:
     """Return an `on_step` that sends a rank a signal after a step."""
 
