@@ -167,16 +167,18 @@ class ModelRunner:
         Looks at `is_cancelled` between steps: what one rank sees ends the request on all.
         """
         first: RunRequest | None = run
-        while True:
-            answer = self.advance(Tick(run.request_id, first, is_cancelled()))
-            if isinstance(answer, RunResult):
-                return answer
-            first = None
-            try:
+        try:
+            while True:
+                answer = self.advance(Tick(run.request_id, first, is_cancelled()))
+                if isinstance(answer, RunResult):
+                    return answer
+                first = None
                 on_step(answer)
-            except BaseException:
-                self._open.pop(run.request_id).kv.scrub()
-                raise
+        except BaseException:
+            # Of the callers: a step that failed has cleaned up already.
+            if (left := self._open.pop(run.request_id, None)) is not None:
+                left.kv.scrub()
+            raise
 
     @torch.inference_mode()
     def advance(self, tick: Tick) -> StepEvent | RunResult:

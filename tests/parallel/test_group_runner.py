@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 from ranks import Processes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.attention.paged import PagedKV
 from kit.config.deploy import DeployConfig
@@ -183,14 +184,17 @@ def check_bytes(
     assert (sum(shared.values()) > 0) == (topology.tensor > 1)
 
 
-def test_a_rank_out_of_memory_alone_says_what_to_lower(checkpoint: Path) -> None:
-    runner = make_runner(checkpoint)
+class NoMemory(TorchDispatchMode):
+    """Every operation finds the device full."""
 
-    def run_out_of_memory() -> bool:
+    def __torch_dispatch__(self, *_: object, **__: object) -> NoReturn:
         raise torch.OutOfMemoryError("no memory is left")
 
-    with pytest.raises(WorkerError, match="lower kv_cache_memory_bytes"):
-        runner.run(make_run(checkpoint, 2), lambda _: None, run_out_of_memory)
+
+def test_a_rank_out_of_memory_alone_says_what_to_lower(checkpoint: Path) -> None:
+    runner, run = make_runner(checkpoint), make_run(checkpoint, 2)
+    with NoMemory(), pytest.raises(WorkerError, match="lower kv_cache_memory_bytes"):
+        runner.run(run, lambda _: None, lambda: False)
 
 
 def test_a_single_row_runs_on_both_cfg_ranks(
