@@ -41,6 +41,7 @@ def measure(context: Context, num_kills: int) -> Record:
     """Do it so often."""
     draw = random.Random(SEED)
     wrong = {"pictures": 0, "pages": 0, "processes": 0}
+    before = set(psutil.Process().children(recursive=True))
     engine = ImageEngine(
         DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT, stage_overrides={"0": STAGE})
     )
@@ -60,7 +61,7 @@ def measure(context: Context, num_kills: int) -> Record:
             )
             wrong["pages"] += engine.status().pages.used
         num_restarts = sum(group.num_restarts for group in engine.status().groups)
-    wrong["processes"] = len(psutil.Process().children(recursive=True))
+    wrong["processes"] = len(set(psutil.Process().children(recursive=True)) - before)
     return context.record(
         parameters={
             "kills": num_kills,

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import positive_data_acceptance
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from kit.api import ImageEngine
 from kit.server.app import create_app
@@ -69,6 +69,9 @@ def check(case: schemathesis.Case, app: FastAPI) -> None:
     case.operation.schema.app = app
     response = case.call(app=app, timeout=PATIENCE_S)
     excluded = [*EXCLUDED, not_a_server_error] if response.status_code == 501 else EXCLUDED
+    if case.media_type == "multipart/form-data":
+        # A form is text: the word null, which no field takes, is sent as null is.
+        excluded = [*excluded, negative_data_rejection]
     case.validate_response(response, excluded_checks=excluded)
 
 
