@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -122,18 +123,18 @@ def layer_flops(config: ModelConfig, layout: Layout) -> int:
     return 2 * (tokens * weights + attention)
 
 
-def fixed_part(model: HunyuanImage3, layout: Layout) -> Replay:
-    """Return the replay of what a later step does beside its layers: embedding and prediction."""
+def fixed_call(model: HunyuanImage3, layout: Layout, num_rows: int) -> Callable[[], object]:
+    """Return what a later step does beside its layers, on a card its replay: embed and predict."""
     device, config = model.device, model.config
     latents = torch.randn(1, config.vae.latent_channels, *layout.grid, device=device)
     wave = torch.randn(1, 256, device=device)
 
     def run() -> Tensor:
         target = model.embed_target(latents, wave, None, None)
-        rows = target.expand(NUM_ROWS, -1, -1)
+        rows = target.expand(num_rows, -1, -1)
         return model.predict(rows[:, -layout.num_image :], wave, layout.grid)
 
-    return Replay(run)
+    return Replay(run) if device.type == "cuda" else run
 
 
 def whole_step(step_s: float, fixed_s: float, num_layers: int) -> float:

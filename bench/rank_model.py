@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from bench.cuda_model import NUM_ROWS, bench_run
-from bench.cuda_timing import Replay, seconds
+from bench.cuda_timing import seconds
 from kit.attention.base import KVBackend
 from kit.attention.registry import create_backend
 from kit.config.deploy import KVMode
@@ -152,20 +151,6 @@ class Requests:
             head_ranks=self.model.shard.head_ranks,
             row_ranks=self._cfg.size,
         )
-
-
-def fixed_call(model: HunyuanImage3, layout: Layout, num_rows: int) -> Callable[[], Tensor]:
-    """Return what a later step does beside its layers: embedding and prediction."""
-    device, config = model.device, model.config
-    latents = torch.randn(1, config.vae.latent_channels, *layout.grid, device=device)
-    wave = torch.randn(1, 256, device=device)
-
-    def run() -> Tensor:
-        target = model.embed_target(latents, wave, None, None)
-        rows = target.expand(num_rows, -1, -1)
-        return model.predict(rows[:, -layout.num_image :], wave, layout.grid)
-
-    return Replay(run) if device.type == "cuda" else run
 
 
 def together(mesh: Mesh, device: torch.device, run: Callable[[], object], calls: int = 1) -> float:

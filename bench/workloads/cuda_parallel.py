@@ -8,13 +8,12 @@ import time
 import torch
 from torch import Tensor
 
-from bench.cuda_model import NUM_ROWS
+from bench.cuda_model import NUM_ROWS, fixed_call
 from bench.cuda_timing import Replay, matmul_flops, relative_error, warm_up
 from bench.rank_model import (
     PUBLISHED,
     Requests,
     Setting,
-    fixed_call,
     give_memory_back,
     random_shard,
     synchronize,

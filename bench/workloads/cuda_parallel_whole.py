@@ -8,13 +8,12 @@ from typing import Final
 import torch
 
 from bench.cuda_baselines import sharing_weights
-from bench.cuda_model import NUM_ROWS
+from bench.cuda_model import NUM_ROWS, fixed_call
 from bench.cuda_timing import matmul_flops, relative_error, warm_up
 from bench.rank_model import (
     PUBLISHED,
     Requests,
     Setting,
-    fixed_call,
     give_memory_back,
     random_shard,
     together,

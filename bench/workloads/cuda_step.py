@@ -8,8 +8,9 @@ import torch
 from pydantic import JsonValue
 
 from bench.cuda_model import (
+    NUM_ROWS,
     PUBLISHED_LAYERS,
-    fixed_part,
+    fixed_call,
     layer_flops,
     make_loop,
     published_config,
@@ -64,7 +65,7 @@ def run(context: Context) -> Record:
             a, b = (loop.latents for loop in loops.values())
             difference = max(difference, float((a - b).abs().max()))
             assert bool(torch.isfinite(a).all()), "random weights keep the latents finite"
-        beside = fixed_part(model, layout)
+        beside = fixed_call(model, layout, NUM_ROWS)
         warm_up(ceiling)
         shares = []
         for repeat in range(context.repeats):

@@ -48,10 +48,12 @@ class WorkerPool:
         """
         loading = [_load_in_thread(group) for group in self.groups]
         try:
-            executors = [one.result() for one in loading]
+            executors = [one.result() for _, one in loading]
         except BaseException:
             self._end_ranks()
             raise
+        for thread, _ in loading:
+            thread.join()
         return tuple(executor.info for executor in executors)
 
     def serve(self, facts: EngineFacts) -> None:
@@ -104,8 +106,13 @@ class WorkerPool:
                 self._queue.fail_all(f"every worker group is down; the last one: {error}")
 
 
-def _load_in_thread(group: WorkerGroup) -> Future[Executor]:
-    """Load on a thread that does not keep the process: Ctrl-C must end it while weights load."""
+def _load_in_thread(group: WorkerGroup) -> tuple[threading.Thread, Future[Executor]]:
+    """Load on a thread that does not keep the process: Ctrl-C must end it while weights load.
+
+    The thread ends, too: OpenMP gives each thread that computes helpers of its own, which stay as
+    long as it does. Those of a loading thread that lives on count as busy: barriers of the thread
+    that runs the steps then sleep instead of spinning, and a step on two cores takes twice as long.
+    """
     loaded: Future[Executor] = Future()
 
     def load() -> None:
@@ -114,5 +121,6 @@ def _load_in_thread(group: WorkerGroup) -> Future[Executor]:
         except BaseException as error:  # carried to the caller, whatever it is
             loaded.set_exception(error)
 
-    threading.Thread(target=load, name=f"kit-load-{group.index}", daemon=True).start()
-    return loaded
+    thread = threading.Thread(target=load, name=f"kit-load-{group.index}", daemon=True)
+    thread.start()
+    return thread, loaded

@@ -13,7 +13,7 @@ from kit.messages import RunRequest
 from kit.modelspec.config import ModelConfig
 from kit.modelspec.vision import VisionConfig
 from kit.plan.rank import RequestShape, profiled_shape
-from kit.platforms.detect import rank_memory
+from kit.platforms.detect import device_memory
 from kit.request import RecordedImage, ReferenceImage, ResolvedSampling
 from kit.telemetry.log import get_logger
 from kit.tokenizer.buckets import Bucket
@@ -51,7 +51,7 @@ def profile_largest(
         )
         return
     pool = "kv_cache_memory_bytes" if config.stage.kv_cache_memory_bytes else "page pool"
-    memory = rank_memory(config.stage.device_ids, config.stage.parallel_config.world_size)
+    memory = device_memory(config.stage.device_ids, config.stage.parallel_config.world_size)
     allowed = memory.allowed_bytes(config.stage.gpu_memory_utilization)
     try:
         result = executor.run(request, lambda _: None, lambda: False)

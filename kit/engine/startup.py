@@ -13,8 +13,7 @@ from kit.kv.manager import KVCacheManager
 from kit.messages import WorkerConfig, WorkerInfo
 from kit.parallel.validated import check_validated, is_validated, topology_of
 from kit.plan.rank import check_shares, choose_precision, rank_memory
-from kit.platforms.detect import open_platform
-from kit.platforms.detect import rank_memory as device_memory
+from kit.platforms.detect import device_memory, open_platform
 from kit.telemetry.log import get_logger
 
 logger = get_logger("engine")
@@ -44,8 +43,7 @@ class StartPlan:
 def plan_worker(preprocessor: Preprocessor, config: DeployConfig) -> StartPlan:
     """Resolve everything that must be known before weights load.
 
-    Raises UnsupportedError (platform,
-    backend) or ConfigError (page size, pool size).
+    Raises UnsupportedError (platform, backend) or ConfigError (page size, pool size).
     """
     stage, model = config.stage, preprocessor.model
     takes_references = preprocessor.reference_refusal is None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import Future
-
 from kit.executor.base import IsCancelled, OnStep
 from kit.messages import RunRequest, RunResult, Tick, WorkerConfig, WorkerInfo
 from kit.request import StepEvent
@@ -16,7 +13,7 @@ class InlineExecutor:
 
     def __init__(self, config: WorkerConfig) -> None:
         """Load the model; errors as in ModelRunner."""
-        self._runner = _load(config)
+        self._runner = ModelRunner(config)
 
     @property
     def info(self) -> WorkerInfo:
@@ -35,25 +32,3 @@ class InlineExecutor:
 
     def close(self) -> None:
         """Nothing to end: the model goes with this object."""
-
-
-def _load(config: WorkerConfig) -> ModelRunner:
-    """Load on a thread that ends.
-
-    OpenMP gives each thread that computes helpers of its own, which stay as long as it does. Those
-    of a loading thread that lives on count as busy: barriers of the thread that runs the steps then
-    sleep instead of spinning, and a step on two cores takes twice as long.
-    """
-    loaded: Future[ModelRunner] = Future()
-
-    def load() -> None:
-        try:
-            loaded.set_result(ModelRunner(config))
-        except BaseException as error:  # carried to the caller, whatever it is
-            loaded.set_exception(error)
-
-    thread = threading.Thread(target=load, name="kit-load", daemon=True)
-    thread.start()
-    runner = loaded.result()
-    thread.join()
-    return runner

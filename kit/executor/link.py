@@ -8,10 +8,13 @@ import select
 import socket
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import cast
 
+import kit
 from kit.messages import FromRank, Shutdown, ToRank
 
 END_S = 5.0
@@ -22,7 +25,7 @@ class RankGoneError(Exception):
     """The process has ended, or closed its end of the connection."""
 
 
-class RankLink:
+class RankLink(ABC):
     """Owns our end of the connection; a subclass owns the process at the other one.
 
     The process ends when the connection does: whatever ends this process ends it, too.
@@ -32,24 +35,24 @@ class RankLink:
         self.name, self.connection = name, connection
 
     @property
+    @abstractmethod
     def pid(self) -> int:
         """Its process id, on its machine."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_gone(self) -> bool:
         """Whether the process has ended; looks, and does not wait."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe_end(self) -> str:
         """Say how the process ended, or that it has not."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self, deadline: float) -> None:
         """Wait for its end until `deadline`, a reading of time.monotonic, then kill it.
 
         From any thread; the connection stays open, because another one may be reading.
         """
-        raise NotImplementedError
 
     def limit_waits(self, seconds: float) -> None:
         """Let no message take longer than that between two of its bytes.
@@ -93,6 +96,12 @@ class RankLink:
             ready.register(self.connection.fileno(), select.POLLOUT)
             if ready.poll(0):
                 self.connection.send(Shutdown())
+
+
+def import_path() -> str:
+    """Return the PYTHONPATH by which a rank imports the same kit as this process."""
+    paths = (str(Path(kit.__file__).parents[1]), os.environ.get("PYTHONPATH"))
+    return os.pathsep.join(path for path in paths if path)
 
 
 def end_all(ranks: Sequence[RankLink], *, wait_s: float = END_S) -> None:

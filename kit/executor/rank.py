@@ -9,11 +9,9 @@ import subprocess
 import sys
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 
-import kit
 from kit.executor.cpus import CpuShare
-from kit.executor.link import END_S, RankLink
+from kit.executor.link import END_S, RankLink, import_path
 from kit.messages import StartRank
 
 
@@ -61,9 +59,7 @@ class RankProcess(RankLink):
 
 
 def _environment(share: CpuShare) -> dict[str, str]:
-    # The same kit as here, whatever put it on the path of this process.
-    paths = (str(Path(kit.__file__).parents[1]), os.environ.get("PYTHONPATH"))
-    own = {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    own = {"PYTHONPATH": import_path()}
     if share.num_threads is not None:
         own["OMP_NUM_THREADS"] = str(share.num_threads)
     # gloo would listen on the address of the host's name, and anybody could connect.

@@ -15,12 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from multiprocessing.connection import Client, Connection, Listener
-from pathlib import Path
 from typing import Any
 
-import kit
 from kit.errors import GroupLostError, UnsupportedError
-from kit.executor.link import RankGoneError, RankLink
+from kit.executor.link import RankGoneError, RankLink, import_path
 from kit.executor.remote import RemoteExecutor
 from kit.messages import StartRank, WorkerConfig
 from kit.telemetry.log import get_logger
@@ -131,15 +129,12 @@ class RayExecutor(RemoteExecutor):
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
             self._place, placement_group_bundle_index=at
         )
-        folder = str(Path(kit.__file__).parents[1])
-        paths = (folder, os.environ.get("PYTHONPATH"))
-        environment = {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
         remote = ray.remote(RankActor).options(
             num_cpus=needs["CPU"],
             num_gpus=needs.get("GPU", 0.0),
             max_restarts=0,
             scheduling_strategy=strategy,
-            runtime_env={"env_vars": environment},
+            runtime_env={"env_vars": {"PYTHONPATH": import_path()}},
         )
         return remote.remote()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 
 from kit.errors import CancelledError, GroupLostError
@@ -56,23 +57,15 @@ class RemoteExecutor:
 
     def run(self, run: RunRequest, on_step: OnStep, is_cancelled: IsCancelled) -> RunResult:
         """As in Executor. An exception of `on_step` stops the run and is raised when it ends."""
-        try:
+        with self._ending_if_lost(run.request_id):
             return self._run(run, on_step, is_cancelled)
-        except (GroupLostError, RankGoneError) as error:
-            end_all(self._ranks, wait_s=0.0)
-            self._release()
-            raise GroupLostError(f"request {run.request_id}: {error}") from error
 
     def advance(self, tick: Tick) -> StepEvent | RunResult:
         """As in Executor."""
-        try:
+        with self._ending_if_lost(tick.request_id):
             for rank in self._ranks:
                 rank.send(tick)
             return self._answer(_every_step, _nothing)
-        except (GroupLostError, RankGoneError) as error:
-            end_all(self._ranks, wait_s=0.0)
-            self._release()
-            raise GroupLostError(f"request {tick.request_id}: {error}") from error
 
     def check(self) -> None:
         """As in Executor."""
@@ -86,6 +79,16 @@ class RemoteExecutor:
         """As in Executor."""
         end_all(self._ranks)
         self._release()
+
+    @contextmanager
+    def _ending_if_lost(self, request_id: str) -> Iterator[None]:
+        """End all ranks when one is lost; raises GroupLostError that names the request."""
+        try:
+            yield
+        except (GroupLostError, RankGoneError) as error:
+            end_all(self._ranks, wait_s=0.0)
+            self._release()
+            raise GroupLostError(f"request {request_id}: {error}") from error
 
     def _release(self) -> None:
         """Give back what the ranks needed beside themselves."""

@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 from kit.config.deploy import DeployConfig
 from kit.errors import ConfigError, UnsupportedError
-from kit.platforms.detect import open_platform, platform_name, rank_memory
+from kit.platforms.detect import device_memory, open_platform, platform_name
 from kit.platforms.memory import CardMemory, HostMemory, Memory
 
 _MIB = 1 << 20
@@ -111,7 +111,7 @@ def choose_device(
         ) from error
     name = f"{platform.name}:{config.stage.devices}"
     kind = cast(PlatformName, platform.name)
-    least = rank_memory(config.stage.device_ids, config.stage.parallel_config.world_size)
+    least = device_memory(config.stage.device_ids, config.stage.parallel_config.world_size)
     return Device(name, kind, least, platform.compute_capability, is_planned=False)
 
 

@@ -31,7 +31,7 @@ def open_platform(device_ids: tuple[int, ...]) -> Platform:
     return CudaPlatform(device_ids[0])
 
 
-def rank_memory(device_ids: tuple[int, ...], num_ranks: int) -> Memory:
+def device_memory(device_ids: tuple[int, ...], num_ranks: int) -> Memory:
     """Return what each rank may draw from.
 
     All take as much, so it is the accelerator with the least free, or a rank's share of the host.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,12 @@ import numpy as np
 import pytest
 import torch
 from golden_cases import load_case
+from kit_command import run_kit
 from PIL import Image
 from safetensors.torch import load_file
 
 from bench.picture_analysis import find_background, find_regions
 from kit.checkpoint.shipped import GOLDEN_CHECKPOINT
-
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def kit(command: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -28,17 +25,6 @@ def kit(command: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess
     if command in ("generate", "config") and "--model" not in arguments:
         arguments = (*arguments, "--model", str(GOLDEN_CHECKPOINT))
     return run_kit(command, *arguments, cwd=cwd)
-
-
-def run_kit(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kit.cli", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=ENVIRONMENT,
-        check=False,
-    )
 
 
 def write_overlay(folder: Path, stage: dict[str, Any]) -> str:

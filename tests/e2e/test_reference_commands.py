@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from golden_cases import GOLDEN
+from kit_command import run_kit
 
 from kit.checkpoint.shipped import GOLDEN_CHECKPOINT
 from kit.cli import main
 from kit.engine.images import read_picture
 
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 FIRST, SECOND = (str(GOLDEN / f"ref_image_{j}.png") for j in range(2))
 MODEL = ("--model", str(GOLDEN_CHECKPOINT))
-
-
-def kit(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kit.cli", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=ENVIRONMENT,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
 def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("edited")
     command = ["generate", "blend them", "-o", "edited.png", "--steps", "1", "--seed", "3"]
-    done = kit(*command, "--image", SECOND, "--image", FIRST, *MODEL, cwd=folder)
+    done = run_kit(*command, "--image", SECOND, "--image", FIRST, *MODEL, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "wrote edited.png: 336x176" in done.stdout, "the size of the first image"
     return folder / "edited.png"
@@ -44,7 +30,7 @@ def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_replay_with_the_same_images_gives_the_same_picture(edited: Path, tmp_path: Path) -> None:
     named = read_picture(edited).record.request.images
     assert [(image.width, image.height) for image in named] == [(220, 110), (150, 150)]
-    done = kit("replay", str(edited), "--image", SECOND, "--image", FIRST, *MODEL, cwd=tmp_path)
+    done = run_kit("replay", str(edited), "--image", SECOND, "--image", FIRST, *MODEL, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "identical to the file's pixels: 336x176" in done.stdout
 

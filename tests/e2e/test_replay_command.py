@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from kit_command import run_kit
 from replay_records import noise, sample_record
 
 from kit.cli import main
 from kit.engine.images import encode_image, read_picture
 from kit.request import ReplayRecord
-
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
-
-
-def kit(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kit.cli", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=ENVIRONMENT,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +29,7 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     command = ["generate", "a red vase, 花瓶", "-o", "vase.png", "--steps", "1", "--seed", "3"]
     command += ["--stage-overrides", json.dumps({"0": stage}), "--dtype", "bfloat16"]
-    done = kit(*command, cwd=folder)
+    done = run_kit(*command, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "vase.png"
 
@@ -58,7 +43,7 @@ def written(picture: Path, path: Path, edit: Callable[[ReplayRecord], ReplayReco
 
 
 def test_a_picture_comes_out_again_from_its_own_record(picture: Path, tmp_path: Path) -> None:
-    done = kit("replay", str(picture), "-o", "again.png", cwd=tmp_path)
+    done = run_kit("replay", str(picture), "-o", "again.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "identical to the file's pixels: 256x256, sha256" in done.stdout
     assert "no recorded fact that could change the picture differs now" in done.stdout
@@ -74,7 +59,7 @@ def test_a_jpeg_is_judged_by_the_pixels_it_was_given(picture: Path, tmp_path: Pa
     original = read_picture(picture)
     jpeg = encode_image(original.pixels, "jpeg", quality=30, record=original.record)
     (tmp_path / "vase.jpg").write_bytes(jpeg.data)
-    done = kit("replay", "vase.jpg", cwd=tmp_path)
+    done = run_kit("replay", "vase.jpg", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "identical to the pixels that jpeg was given" in done.stdout
 
@@ -92,7 +77,7 @@ def test_other_weights_and_another_deployment_are_named(
     weights[1::4] ^= 0x55
     shard.write_bytes(raw)
     overrides = '{"0": {"diffusion_attention_backend": "TORCH_SDPA"}}'
-    done = kit(
+    done = run_kit(
         "replay", str(picture), "--model", str(other), "--stage-overrides", overrides, cwd=tmp_path
     )
     assert done.returncode == 1, done.stderr
@@ -110,7 +95,7 @@ def test_a_changed_file_is_not_what_was_drawn(picture: Path, tmp_path: Path) -> 
     pixels = original.pixels.copy()
     pixels[:8, :8] = 0
     (tmp_path / "edited.png").write_bytes(encode_image(pixels, record=original.record).data)
-    done = kit("replay", "edited.png", cwd=tmp_path)
+    done = run_kit("replay", "edited.png", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "the file was changed" in done.stdout
     assert "come out again" in done.stdout
@@ -169,7 +154,7 @@ def test_an_absurd_request_is_refused_like_any_other(picture: Path, tmp_path: Pa
         sampling = replace(record.request.sampling, num_inference_steps=10**9)
         return replace(record, request=replace(record.request, sampling=sampling))
 
-    done = kit("replay", str(written(picture, tmp_path / "x.png", edit)), cwd=tmp_path)
+    done = run_kit("replay", str(written(picture, tmp_path / "x.png", edit)), cwd=tmp_path)
     assert done.returncode == 2
     assert "num_inference_steps" in done.stderr
     assert "loaded in" not in done.stderr
