@@ -42,7 +42,7 @@ notebooks: $(VENV)/.notebooks ## run the notebooks into out/notebooks: .ipynb, .
 	@echo "see $(NOTEBOOKS)"
 
 test: check ## what every change must pass: at most 10 minutes on 2 cores
-	@OMP_NUM_THREADS=1 $(TIER) short -n 2 -m "not long and not cuda"
+	@$(TIER) short -n 2 -m "not long and not cuda"
 
 test-all: test ## the same, then the long tests: at most 60 minutes
 	@$(TIER) long -m "long and not cuda"

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from golden_cases import GOLDEN, PACKAGE
+
+
+def pytest_configure() -> None:
+    """Compute on one thread here and in every process that a test starts.
+
+    Pictures are compared bit for bit between processes, and on some processors another number of
+    threads sums in another order.
+    """
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

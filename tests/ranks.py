@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -47,7 +46,7 @@ class Processes:
 def processes(count: int) -> Iterator[Processes]:
     """Start so many processes of one thread each; they end with the block."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(count, mp_context=context) as pool:
         yield Processes(pool, count)
 
 
@@ -70,8 +69,3 @@ def _run(
         return on_rank(mesh, *args)
     finally:
         mesh.close()
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"

@@ -30,7 +30,7 @@ def hub(checkpoint: Path) -> Iterator[FakeHub]:
 @pytest.fixture
 def environment(hub: FakeHub, tmp_path: Path) -> dict[str, str]:
     home = {"HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": hub.url}
-    return {**os.environ, **home, "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **home}
 
 
 def kit(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -24,9 +23,6 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 Figures = dict[str, tuple[dict[str, float], bytes]]
 """The numbers and the picture of each figure, by its title."""
 
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
-"""A small model's threads wait for each other longer than they work, on a busy machine most."""
-
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
@@ -35,7 +31,6 @@ def test_notebook_runs(path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbmake", path],
         cwd=ROOT,
-        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,
@@ -114,7 +109,7 @@ def run_notebook(name: str, out: Path, **parameters: object) -> Figures:
         command += ["-p", key, str(value)]
     folder = ROOT / "notebooks"
     command += ["--cwd", str(folder), str(folder / f"{name}.ipynb"), str(out)]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     content: dict[str, Any] = json.loads(out.read_text())
     found: Figures = {}
