@@ -21,6 +21,15 @@ class KVAllocation:
 
     page_size: int
 
+    num_cached_tokens: int = 0
+    """Leading tokens of every row whose keys and values lie in its pages already: whole pages of
+    the prefix, which nobody may write to."""
+
+    num_shared_tokens: int = 0
+    """Leading tokens that are the same in all these rows, computed once; the whole pages among them
+    are the same pages in every table. 0 where rows share nothing."""
+
     @property
     def num_pages(self) -> int:
-        return sum(len(table) for table in self.page_tables)
+        """Pages held, one in several tables counted once."""
+        return len({page for table in self.page_tables for page in table})
