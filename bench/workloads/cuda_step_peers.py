@@ -26,7 +26,7 @@ from bench.cuda_model import (
 from bench.cuda_timing import matmul_flops, relative_error, seconds, the_card, warm_up
 from bench.records import EqualityCheck, Measurement, Record
 from bench.registry import Context
-from kit.attention.base import RequestKV, StepKV
+from kit.attention.base import Pass, RequestKV, StepKV
 from kit.attention.plan import StepPlan
 from kit.config.deploy import KVMode
 from kit.kv.store import KVShape
@@ -176,6 +176,10 @@ class MaskedRequest:
     def step(self, plan: StepPlan) -> StepKV:
         """See RequestKV.step."""
         return MaskedStaticCache(self._layout, plan, self._cache)
+
+    def first_passes(self, plan: StepPlan) -> tuple[Pass, ...]:
+        """See RequestKV.first_passes."""
+        return (Pass(self.step(plan), plan, NUM_ROWS),)
 
     def scrub(self) -> None:
         """See RequestKV.scrub."""

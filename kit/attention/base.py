@@ -59,6 +59,16 @@ class StepKV(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Pass:
+    """One forward pass of the first step."""
+
+    kv: StepKV
+    plan: StepPlan
+    num_rows: int
+    """Of this rank's rows, how many run: all, or the first for all of them."""
+
+
 class RequestKV(Protocol):
     """Keys and values of one running request."""
 
@@ -76,8 +86,15 @@ class RequestKV(Protocol):
         """Return the view that one forward pass over `plan` writes to and reads from."""
         ...
 
+    def first_passes(self, plan: StepPlan) -> tuple[Pass, ...]:
+        """Return what the first step must run of `plan`, the plan of whole sequences, in order.
+
+        The last pass is of all rows, up to the end of the plan.
+        """
+        ...
+
     def scrub(self) -> None:
-        """Overwrite all of the request's keys and values with zeros."""
+        """Overwrite with zeros all keys and values that the request wrote, and no others."""
         ...
 
 

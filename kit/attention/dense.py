@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kit.attention.base import BackendInfo, StepKV
+from kit.attention.base import BackendInfo, Pass, StepKV
 from kit.attention.kernel import DenseKernel
 from kit.attention.plan import StepPlan
 from kit.errors import KVCacheError
@@ -41,18 +41,22 @@ class DenseRequest:
     num_paged_calls = 0
 
     def __init__(self, store: DenseStore, kernel: DenseKernel) -> None:
-        self._store, self._kernel = store, kernel
+        self.store, self._kernel = store, kernel
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the request's tensors."""
-        return self._store.num_bytes
+        return self.store.num_bytes
 
     def step(self, plan: StepPlan) -> StepKV:
         """Prepare one forward pass over `plan`; the result may be used for many steps."""
-        assert plan.end <= self._store.num_tokens, "the plan ends within the rows"
-        return self._kernel.step(self._store, plan)
+        assert plan.end <= self.store.num_tokens, "the plan ends within the rows"
+        return self._kernel.step(self.store, plan)
+
+    def first_passes(self, plan: StepPlan) -> tuple[Pass, ...]:
+        """Run all of it for all rows: contiguous rows hold nothing yet."""
+        return (Pass(self.step(plan), plan, self.store.num_rows),)
 
     def scrub(self) -> None:
         """Zero all keys and values."""
-        self._store.zero()
+        self.store.zero()

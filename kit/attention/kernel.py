@@ -38,6 +38,10 @@ class PageTables:
         pages = self.pages[:, positions // self.page_size].long()
         return pages * self.page_size + positions % self.page_size
 
+    def first_row(self) -> PageTables:
+        """Return the table of the first row alone."""
+        return PageTables(self.pages[:1], self.page_size)
+
 
 def page_tables(allocation: KVAllocation, device: torch.device) -> PageTables:
     """Copy the page ids of a valid allocation to `device`."""

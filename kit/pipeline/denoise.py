@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kit.attention.base import RequestKV, StepKV
+from kit.attention.base import Pass, RequestKV, StepKV
 from kit.attention.plan import StepPlan, plan_step
 from kit.attention.rotary import Rotary
 from kit.messages import RunRequest
@@ -27,11 +27,12 @@ from kit.tokenizer.layout import positions_yx
 class DenoiseLoop:
     """Owns the latents of a request and advances them one step per call.
 
-    The first step runs the whole sequence of each row and writes every key and value once.
-    Later steps run the target only: <timestep> (<guidance>, <timestep_r>) and the image tokens;
-    with `graphs` they are replayed. Latents stay float32 [1, C, h, w] between steps whatever dtype
-    the model runs in, and are the same on every rank. Ranks of `cfg` share the rows: `kv` has room
-    for this rank's own.
+    The first step runs the whole sequence of each row, but for what its pages hold already, and
+    writes every key and value once; tokens that rows have in common run in one of them. Later steps
+    run the target only: <timestep> (<guidance>, <timestep_r>) and the image tokens; with `graphs`
+    they are replayed. Latents stay float32 [1, C, h, w] between steps whatever dtype the model runs
+    in, and are the same on every rank. Ranks of `cfg` share the rows: `kv` has room for this rank's
+    own.
     """
 
     def __init__(
@@ -52,15 +53,17 @@ class DenoiseLoop:
         self._prefix_ids = torch.tensor(
             [ids[: layout.prefix_len] for ids in run.rows.token_ids[self._rows.own]], device=device
         )
-        self._first, self._later = plan_step(layout, first=True), plan_step(layout, first=False)
-        self._kv_first, self._kv_later = kv.step(self._first), kv.step(self._later)
+        self._later = plan_step(layout, first=False)
+        self._kv_later = kv.step(self._later)
+        self._first_passes = kv.first_passes(plan_step(layout, first=True))
         positions = positions_yx(layout)
 
         def rotary(plan: StepPlan) -> Rotary:
             span = positions[plan.start : plan.end]
             return rotary_tables(span, config.attention_head_dim, config.rope_theta, device)
 
-        self._rotary_first, self._rotary_later = rotary(self._first), rotary(self._later)
+        self._rotary_later = rotary(self._later)
+        self._rotary_first = [rotary(item.plan) for item in self._first_passes]
         sigmas = flow_sigmas(sampling.num_inference_steps, sampling.flow_shift)
         guidance = torch.tensor([guidance_token_value(sampling.guidance_scale)])
         # Once for all steps: no step copies from the host.
@@ -107,18 +110,20 @@ class DenoiseLoop:
         On all ranks together: one that shares rows or heads has written its part of them.
         """
         assert not self.finished, "the loop has run all its steps"
-        plan = self._first if self.step_index == 0 else self._later
         inputs = self._inputs()
         if self._trace is not None:
             self._trace_inputs(self._trace, inputs)
-        outputs = self._run(inputs)
+        if self.step_index == 0:
+            outputs, num_tokens = self._run_first(inputs)
+        else:
+            outputs, num_tokens = self._run_later(inputs)
         self.latents, self._velocity = outputs.latents, outputs.velocity
         self.step_index += 1
         if self._trace is not None:
             self._trace.add(f"step{self.step_index}.pred", outputs.prediction)
             self._trace.add(f"step{self.step_index}.pred_guided", outputs.velocity)
             self._trace.add(f"step{self.step_index}.latents_out", outputs.latents)
-        return plan.num_tokens * self._rows.num_rows
+        return num_tokens * self._rows.ranks.size
 
     def clean_estimate(self) -> Tensor:
         """Return the clean latents that the last step pointed to, float32 [1, C, h, w].
@@ -128,22 +133,33 @@ class DenoiseLoop:
         """
         return clean_estimate(self.latents, self._velocity, self._sigmas[self.step_index])
 
-    def _run(self, inputs: StepInputs) -> StepOutputs:
-        kv, rotary = self._kv_first, self._rotary_first
-        prefix_ids: Tensor | None = self._prefix_ids
-        if self.step_index > 0:
-            kv, rotary, prefix_ids = self._kv_later, self._rotary_later, None
-            if self._graphs is not None:
-                return self._graphs.run(kv, rotary, inputs, self._rows)
-        return denoise_step(
-            self._model,
-            kv,
-            rotary,
-            inputs,
-            rows=self._rows,
-            prefix_ids=prefix_ids,
-            references=self._references,
-        )
+    def _run_first(self, inputs: StepInputs) -> tuple[StepOutputs, int]:
+        """Run the passes of the first step; returns key/value tokens written on this rank, too."""
+        *common, last = zip(self._first_passes, self._rotary_first, strict=True)
+        for item, rotary in common:
+            self._model(self._embed_prefix(item), rotary, item.kv)
+        item, rotary = last
+        prefix = self._embed_prefix(item)
+        outputs = denoise_step(self._model, item.kv, rotary, inputs, rows=self._rows, prefix=prefix)
+        num_tokens = sum(item.plan.num_tokens * item.num_rows for item in self._first_passes)
+        return outputs, num_tokens
+
+    def _run_later(self, inputs: StepInputs) -> tuple[StepOutputs, int]:
+        """Run or replay a later step; returns as `_run_first`."""
+        num_tokens = self._later.num_tokens * self._rows.num_own
+        kv, rotary = self._kv_later, self._rotary_later
+        if self._graphs is not None:
+            return self._graphs.run(kv, rotary, inputs, self._rows), num_tokens
+        outputs = denoise_step(self._model, kv, rotary, inputs, rows=self._rows, prefix=None)
+        return outputs, num_tokens
+
+    def _embed_prefix(self, item: Pass) -> Tensor:
+        """Embed what a pass runs of the prefix, [B, t, hidden]."""
+        start, end = item.plan.start, item.plan.end
+        embeds = self._model.embed_tokens(self._prefix_ids[: item.num_rows, start:end])
+        for block in self._references:
+            block.write(embeds, start)
+        return embeds
 
     def _inputs(self) -> StepInputs:
         i, meanflow = self.step_index, self._model.config.use_meanflow

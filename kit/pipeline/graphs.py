@@ -79,7 +79,7 @@ class _CapturedStep:
         )
 
         def step() -> StepOutputs:
-            return denoise_step(model, kv, self._rotary, self._inputs, rows=rows, prefix_ids=None)
+            return denoise_step(model, kv, self._rotary, self._inputs, rows=rows, prefix=None)
 
         # Once outside of the graph: libraries load kernels and choose algorithms at first use.
         # It writes the keys and values that the replay writes again.

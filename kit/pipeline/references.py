@@ -26,9 +26,13 @@ class TokenBlock:
     vectors: Tensor
     """[n, hidden]."""
 
-    def write(self, embeds: Tensor) -> None:
-        """Overwrite the block's tokens of [B, P, hidden] in place."""
-        embeds[:, self.start : self.start + len(self.vectors)] = self.vectors
+    def write(self, embeds: Tensor, start: int = 0) -> None:
+        """Overwrite in place what [B, t, hidden] has of the block; its first token is `start`."""
+        first = max(self.start, start)
+        end = min(self.start + len(self.vectors), start + embeds.shape[1])
+        if first < end:
+            vectors = self.vectors[first - self.start : end - self.start]
+            embeds[:, first - start : end - start] = vectors
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import torch
@@ -12,7 +12,6 @@ from kit.attention.base import StepKV
 from kit.attention.rotary import Rotary
 from kit.model.transformer import HunyuanImage3
 from kit.pipeline.guidance import guide
-from kit.pipeline.references import TokenBlock
 from kit.pipeline.rows import RowShare
 from kit.pipeline.schedule import euler_step
 
@@ -70,21 +69,17 @@ def denoise_step(
     inputs: StepInputs,
     *,
     rows: RowShare,
-    prefix_ids: Tensor | None,
-    references: Sequence[TokenBlock] = (),
+    prefix: Tensor | None,
 ) -> StepOutputs:
     """Run one step of this rank's rows; writes their keys and values to `kv`.
 
-    prefix_ids int64 [B, P], of this rank's rows, in the first step, which runs the whole sequence
-    with the vectors of its `references`; None in later ones, which run the target only. The outputs
-    are of all rows, on every rank. Never waits for the device.
+    prefix [B, t, hidden], of this rank's rows: the embeddings of what the first step runs before
+    the target; None in later steps. The outputs are of all rows, on every rank. Never waits for the
+    device.
     """
     target = model.embed_target(inputs.latents, inputs.timestep, inputs.guidance, inputs.timestep_r)
     embeds = target.expand(rows.num_own, -1, -1)
-    if prefix_ids is not None:
-        prefix = model.embed_tokens(prefix_ids)
-        for block in references:
-            block.write(prefix)
+    if prefix is not None:
         embeds = torch.cat((prefix, embeds), dim=1)
     hidden = model(embeds, rotary, kv)
     h, w = inputs.latents.shape[-2:]

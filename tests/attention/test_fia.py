@@ -165,7 +165,7 @@ def test_a_later_step_leaves_the_prefix_pages_alone(operators: Operators) -> Non
     request = open_request(case, operators)
     run_step(request, case, first=True)
     kept = [table[:2] for table in request._allocation.page_tables]
-    store = request._store
+    store = request.store
     before = [store.keys[0][list(pages)].clone() for pages in kept]
     run_step(request, case, first=False)
     for pages, keys in zip(kept, before, strict=True):

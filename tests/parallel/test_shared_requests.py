@@ -115,7 +115,7 @@ def _run_case(mesh: Mesh, model: HunyuanImage3, checkpoint: Path, case: str, mod
         loop.step()
     for hook in hooks:
         hook.remove()
-    keys = kv._store.keys[0]
+    keys = kv.store.keys[0]
     written = int((keys.flatten(2) != 0).any(-1).sum()) // num_rows
     return Ran(
         loop.latents,

@@ -24,7 +24,7 @@ from kit.attention import oracle
 from kit.attention.ascend.fia import FiaPaged
 from kit.attention.ascend.operators import load_operators
 from kit.attention.ascend.start import open_paged
-from kit.attention.base import KVBackend, RequestKV
+from kit.attention.base import KVBackend, Pass, RequestKV
 from kit.attention.oracle import layout_mask
 from kit.attention.paged import PagedKV
 from kit.attention.plan import StepPlan
@@ -158,6 +158,10 @@ class CheckedRequest:
             return seen
 
         return SimpleNamespace(write=write, attend=attend, address_key=None)
+
+    def first_passes(self, plan: StepPlan) -> tuple[Pass, ...]:
+        (only,) = self._inner.first_passes(plan)
+        return (replace(only, kv=self.step(plan)),)
 
 
 class CheckedBackend:

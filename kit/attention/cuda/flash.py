@@ -166,7 +166,7 @@ def _shared(
     make: Callable[[], FlashStep],
 ) -> FlashStep:
     """Return the pass of a shape, bound to this request; first steps differ from one another."""
-    if plan.start == 0:
+    if not plan.is_repeated:
         return make()
     if (step := later.get(key)) is None:
         step = later[key] = make()
