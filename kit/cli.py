@@ -137,6 +137,9 @@ def _add_generate(commands: Any) -> None:
     group.add_argument("--steps", type=int, dest="num_inference_steps")
     group.add_argument("--guidance", type=float, dest="guidance_scale")
     group.add_argument("--seed", type=int)
+    group.add_argument(
+        "--reference-seed", type=int, help="of the latents of reference images (default: --seed)"
+    )
     group.add_argument("--flow-shift", type=float)
     group.add_argument("--template", choices=("pretrain", "instruct"))
     group.add_argument("--system-prompt", metavar="TEXT")

@@ -81,6 +81,13 @@ class GenerationRequest:
     images: tuple[ReferenceImage, ...] = ()
     """Reference images, at most 3, in the order in which the prompt speaks of them."""
 
+    reference_seed: int | None = None
+    """Seed that the latents of `images` are drawn with, 0 to 2**63 - 1; None takes the request's
+    own. Requests of different seeds that name one have the same references, to the bit."""
+
+    parent_id: str | None = None
+    """What the requests for n images of one prompt have in common; None for a lone request."""
+
     request_id: str | None = None
     """None lets the engine make one."""
 
@@ -104,6 +111,8 @@ class ResolvedSampling:
     guidance_scale: float
     flow_shift: float
     seed: int
+    reference_seed: int | None = None
+    """Seed that the latents of reference images are drawn with; None where there are none."""
 
 
 @dataclass(frozen=True)

@@ -91,5 +91,6 @@ def read_request(args: argparse.Namespace, model: Path, config: DeployConfig) ->
         cot_text=args.cot_text,
         template=args.template,
         images=read_images(args.image, model, config),
+        reference_seed=args.reference_seed,
         trace_path=str(args.trace) if args.trace else None,
     )

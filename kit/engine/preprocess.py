@@ -128,6 +128,8 @@ class Preprocessor:
             return next((v for s in sources if (v := getattr(s, name, None)) is not None), None)
 
         seed = value("seed")
+        # 31 bits: every client's integer type can hold and send back the seed it was told.
+        seed = secrets.randbits(31) if seed is None else _integer("seed", seed, 0, MAX_SEED)
         return ResolvedSampling(
             height=height,
             width=width,
@@ -136,8 +138,8 @@ class Preprocessor:
             ),
             guidance_scale=_number("guidance_scale", value("guidance_scale"), 0.0, MAX_GUIDANCE),
             flow_shift=_number("flow_shift", value("flow_shift"), MIN_FLOW_SHIFT, MAX_FLOW_SHIFT),
-            # 31 bits: every client's integer type can hold and send back the seed it was told.
-            seed=secrets.randbits(31) if seed is None else _integer("seed", seed, 0, MAX_SEED),
+            seed=seed,
+            reference_seed=_reference_seed(request, seed),
         )
 
     def _vision(self, field: str) -> VisionConfig:
@@ -207,6 +209,20 @@ def check_num_references(number: int, field: str) -> None:
             f"{field}: got {number} reference images, at most {MAX_REFERENCES} are taken",
             param=field,
         )
+
+
+def _reference_seed(request: GenerationRequest, seed: int) -> int | None:
+    """The seed of the references' latents; raises InvalidRequestError for one without images."""
+    asked = request.reference_seed
+    if request.images:
+        return seed if asked is None else _integer("reference_seed", asked, 0, MAX_SEED)
+    if asked is not None:
+        raise InvalidRequestError(
+            f"reference_seed: got {asked!r:.40}, but there is no reference image to draw with it; "
+            f"add one, or leave it out (the noise of the picture is drawn with seed)",
+            param="reference_seed",
+        )
+    return None
 
 
 def num_rows(guidance_scale: float, *, cfg_distilled: bool) -> int:

@@ -98,7 +98,9 @@ def largest_request(
     return RunRequest(
         _REQUEST_ID,
         Rows(layout, ((0,) * layout.seq_len,) * shape.num_rows),
-        ResolvedSampling(largest.height, largest.width, _NUM_STEPS, 5.0, 3.0, 0),
+        ResolvedSampling(
+            largest.height, largest.width, _NUM_STEPS, 5.0, 3.0, 0, 0 if references else None
+        ),
         allocation,
         None,
         references=references,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -24,8 +24,9 @@ from kit.request import (
 )
 from kit.telemetry.strict import STRICT
 
-FORMAT: Final = "kit.replay/2"
-"""Changes when the record's fields do; 1 had no reference images, and is read as such."""
+FORMAT: Final = "kit.replay/3"
+"""Changes when the record's fields do. Older ones are read as what they meant: 1 had no reference
+images, 2 drew their latents with the request's own seed."""
 
 MAX_RECORD_BYTES = 1 << 20
 """A row of 22,800 tokens, the longest of the official checkpoints, has about 100 KB of text."""
@@ -34,7 +35,7 @@ MAX_RECORD_BYTES = 1 << 20
 @with_config(STRICT)
 @dataclass(frozen=True)
 class _Document:
-    format: Literal["kit.replay/1", "kit.replay/2"]
+    format: Literal["kit.replay/1", "kit.replay/2", "kit.replay/3"]
     record: ReplayRecord
 
 
@@ -107,7 +108,7 @@ def record_from_json(text: str | bytes) -> ReplayRecord:
             f"the kit wrote no such record"
         )
     try:
-        return _DOCUMENT.validate_json(text).record
+        return _completed(_DOCUMENT.validate_json(text).record)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the record"
@@ -116,3 +117,12 @@ def record_from_json(text: str | bytes) -> ReplayRecord:
         if where == "format":
             hint = f"; this kit reads the format {FORMAT}, replay it with the kit that made it"
         raise RecordError(f"replay record: {where}: {first['msg']}{got}{hint}") from error
+
+
+def _completed(record: ReplayRecord) -> ReplayRecord:
+    """Name the seed of the reference images that records before kit.replay/3 leave out."""
+    request = record.request
+    if not request.images or request.sampling.reference_seed is not None:
+        return record
+    sampling = replace(request.sampling, reference_seed=request.sampling.seed)
+    return replace(record, request=replace(request, sampling=sampling))

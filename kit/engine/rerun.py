@@ -124,9 +124,11 @@ def to_request(record: ReplayRecord, images: tuple[ReferenceImage, ...] = ()) ->
     asked = record.request
     check_num_images(record, len(images))
     _check_images(asked.images, images)
+    sampling = asdict(asked.sampling)
     return GenerationRequest(
         prompt=asked.prompt,
-        sampling=SamplingParams(**asdict(asked.sampling)),
+        reference_seed=sampling.pop("reference_seed"),
+        sampling=SamplingParams(**sampling),
         system_prompt=asked.system_prompt,
         cot_text=asked.cot_text,
         template=asked.template,

@@ -15,8 +15,8 @@ from kit.model.transformer import HunyuanImage3
 from kit.parallel.group import ALONE, RankGroup
 from kit.pipeline.graphs import StepGraphs
 from kit.pipeline.guidance import guidance_token_value
-from kit.pipeline.noise import draw_noise, seed_generator
-from kit.pipeline.references import EncodedReferences
+from kit.pipeline.noise import draw_noise, noise_generator
+from kit.pipeline.references import TokenBlock
 from kit.pipeline.rows import share_rows
 from kit.pipeline.schedule import clean_estimate, flow_sigmas, flow_timesteps
 from kit.pipeline.step import StepInputs, StepOutputs, denoise_step
@@ -43,7 +43,7 @@ class DenoiseLoop:
         trace: Trace | None,
         graphs: StepGraphs | None = None,
         cfg: RankGroup = ALONE,
-        references: EncodedReferences | None = None,
+        references: tuple[TokenBlock, ...] = (),
     ) -> None:
         self._model, self._trace, self._graphs = model, trace, graphs
         config, sampling, layout = model.config, run.sampling, run.rows.layout
@@ -71,10 +71,11 @@ class DenoiseLoop:
         self._scale = torch.tensor(sampling.guidance_scale, device=device)
         self._waves = sinusoid(sigmas * 1000.0).to(device)
         self._guidance_wave = sinusoid(guidance).to(device) if config.cfg_distilled else None
-        assert (references is not None) == bool(layout.references), "pictures for their spans"
-        self._references = () if references is None else references.blocks
-        generator = seed_generator(sampling.seed) if references is None else references.generator
-        noise = draw_noise(generator, config.vae.latent_channels, layout.grid)
+        assert bool(references) == bool(layout.references), "pictures for their spans"
+        self._references = references
+        channels = config.vae.latent_channels
+        generator = noise_generator(sampling.seed, channels, layout)
+        noise = draw_noise(generator, channels, layout.grid)
         self.latents: Tensor = noise.to(device=device, dtype=torch.float32)
         """Belongs to the loop's last step: a graph writes the next ones to the same place."""
 

@@ -12,7 +12,7 @@ from kit.model.reference_encoder import ReferenceEncoder
 from kit.model.timestep import sinusoid
 from kit.model.transformer import HunyuanImage3
 from kit.modelspec.config import VAEConfig
-from kit.pipeline.noise import seed_generator
+from kit.pipeline.noise import draw_posterior, seed_generator
 from kit.pipeline.trace import Trace
 
 
@@ -35,21 +35,13 @@ class TokenBlock:
             embeds[:, first - start : end - start] = vectors
 
 
-@dataclass(frozen=True)
-class EncodedReferences:
-    """The reference images of one request."""
-
-    blocks: tuple[TokenBlock, ...]
-    generator: torch.Generator
-    """Of the request, after the references drew their latents from it; the noise comes next."""
-
-
 def encode_references(
     model: HunyuanImage3, encoder: ReferenceEncoder, run: RunRequest, trace: Trace | None
-) -> EncodedReferences:
+) -> tuple[TokenBlock, ...]:
     """Encode the references of a request, in order."""
-    layout, device = run.rows.layout, model.device
-    generator = seed_generator(run.sampling.seed)
+    layout, device, seed = run.rows.layout, model.device, run.sampling.reference_seed
+    assert seed is not None, "a request with references has a seed for them"
+    generator = seed_generator(seed)
     assert len(run.references) == len(layout.references), "one picture for each span"
     # No noise is left in a reference, so its timestep is 0.
     wave = sinusoid(torch.zeros(1)).to(device)
@@ -67,7 +59,7 @@ def encode_references(
             trace.add(f"ref{index}.vae_moments", moments[:, :, None])
             trace.add(f"ref{index}.cond_latents", latents[0])
             trace.add(f"ref{index}.vit_aligned_embeds", patches)
-    return EncodedReferences(tuple(blocks), generator)
+    return tuple(blocks)
 
 
 def sample_posterior(moments: Tensor, vae: VAEConfig, generator: torch.Generator) -> Tensor:
@@ -77,6 +69,7 @@ def sample_posterior(moments: Tensor, vae: VAEConfig, generator: torch.Generator
     (HunyuanImage-3.0 reference, `vae_encode`).
     """
     mean, log_variance = moments.chunk(2, dim=1)
-    noise = torch.randn(mean.shape, generator=generator).to(mean.device)
+    _, channels, height, width = mean.shape
+    noise = draw_posterior(generator, channels, (height, width)).to(mean.device)
     sample = mean + (log_variance.clamp(-30.0, 20.0) / 2).exp() * noise
     return (sample - (vae.shift_factor or 0.0)) * vae.scaling_factor

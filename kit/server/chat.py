@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from kit.errors import InvalidRequestError
 from kit.server.answers import ChatAnswer
-from kit.server.normalise import PublicRequest, public_request
+from kit.server.normalise import PublicRequest, public_request, with_images
 from kit.server.pictures import chat_answer
 from kit.server.protocol import ChatCompletionBody, ImagePart, ImageURL, Message, TextPart
 from kit.server.references import read_urls
@@ -84,14 +84,14 @@ def read_chat(body: ChatCompletionBody, service: Service) -> PublicRequest:
         urls += _urls(message, where)
     if any(_has_detail(message) for message in body.messages):
         warnings = (*warnings, "detail has no effect on a picture")
-    return public_request(
+    public = public_request(
         body,
         prompt="\n".join(user),
         defaults=service.defaults,
         system_message="\n".join(system) if system else None,
-        images=read_urls(urls, service.engine.preprocessor, service.settings),
         warnings=warnings,
     )
+    return with_images(public, read_urls(urls, service.engine.preprocessor, service.settings))
 
 
 def _text(message: Message, where: str) -> str:

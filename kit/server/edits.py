@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -17,7 +16,7 @@ from kit.request import ReferenceImage
 from kit.server.answers import ImagesAnswer
 from kit.server.fields import markers
 from kit.server.forms import Form, from_text, read_form
-from kit.server.normalise import PublicRequest, public_request
+from kit.server.normalise import PublicRequest, public_request, with_images
 from kit.server.pictures import images_answer
 from kit.server.protocol import NO_MASK, ImageEditForm
 from kit.server.references import read_files
@@ -67,8 +66,7 @@ async def _read(request: Request, service: Service) -> PublicRequest:
         service.check_model(body.model)
         public = public_request(body, prompt=body.prompt, defaults=service.defaults)
         images = await asyncio.to_thread(_read_images, form, service)
-    children = tuple(replace(child, images=images) for child in public.children)
-    return replace(public, children=children)
+    return with_images(public, images)
 
 
 def _read_fields(fields: dict[str, Any]) -> ImageEditForm:

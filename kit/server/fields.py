@@ -106,6 +106,12 @@ class ImageFields(StrictModel):
     seed: int | None = documented(
         "Seed of the first picture; the next ones count on from it", minimum=0, maximum=MAX_SEED
     )
+    reference_seed: int | None = documented(
+        "Seed of the latents of reference images, one for all pictures; absent means that of the "
+        "first picture",
+        minimum=0,
+        maximum=MAX_SEED,
+    )
     template: str | None = documented("Sequence template", enum=["pretrain", "instruct", None])
     system_prompt: str | None = documented("Text before the prompt", maxLength=MAX_TEXT_CHARS)
     use_system_prompt: str | None = documented(

@@ -67,7 +67,6 @@ def public_request(
     prompt: str,
     defaults: Defaults,
     system_message: str | None = None,
-    images: tuple[ReferenceImage, ...] = (),
     warnings: tuple[str, ...] = (),
 ) -> PublicRequest:
     """Return what a body asks for; raises InvalidRequestError naming the field.
@@ -95,7 +94,7 @@ def public_request(
         ),
         system_prompt=_system_prompt(fields, system_message),
         cot_text=fields.cot_text,
-        images=images,
+        reference_seed=fields.reference_seed,
         template=cast("Template | None", fields.template),
         request_id=request_id,
         num_partial_images=_partial_images(fields, stream=stream),
@@ -109,6 +108,20 @@ def public_request(
         safety_identifier=_label(body),
         warnings=tuple(dict.fromkeys(named)),
     )
+
+
+def with_images(public: PublicRequest, images: tuple[ReferenceImage, ...]) -> PublicRequest:
+    """Add reference images to a request.
+
+    All its pictures draw their latents with one seed, the first picture's unless another is named:
+    so they have one prefix, and each can be made again alone by its two seeds.
+    """
+    first = public.children[0]
+    seed = first.reference_seed
+    if seed is None and images and len(public.children) > 1:
+        seed = first.sampling.seed
+    children = (replace(c, images=images, reference_seed=seed) for c in public.children)
+    return replace(public, children=tuple(children))
 
 
 def image_seed(seed: int | None, index: int) -> int | None:
@@ -133,6 +146,7 @@ def _children(first: GenerationRequest, num_images: int) -> tuple[GenerationRequ
         replace(
             first,
             request_id=f"{first.request_id}-{index}",
+            parent_id=first.request_id,
             sampling=replace(first.sampling, seed=image_seed(first.sampling.seed, index)),
         )
         for index in range(num_images)

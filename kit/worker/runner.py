@@ -27,7 +27,7 @@ from kit.parallel.group import Mesh, join_mesh
 from kit.pipeline.denoise import DenoiseLoop
 from kit.pipeline.graphs import StepGraphs
 from kit.pipeline.postprocess import to_pixels
-from kit.pipeline.references import EncodedReferences, encode_references
+from kit.pipeline.references import TokenBlock, encode_references
 from kit.pipeline.rows import share_rows
 from kit.pipeline.schedule import preview_steps
 from kit.pipeline.trace import Trace
@@ -267,9 +267,9 @@ class ModelRunner:
             peak_memory_bytes=self._platform.peak_memory_bytes(),
         )
 
-    def _encode(self, run: RunRequest, trace: Trace | None) -> EncodedReferences | None:
+    def _encode(self, run: RunRequest, trace: Trace | None) -> tuple[TokenBlock, ...]:
         if not run.references:
-            return None
+            return ()
         assert self._encoder is not None, "the engine refuses what the checkpoint cannot read"
         with self._on_card(self._encoder):
             encoded = encode_references(self._model, self._encoder, run, trace)

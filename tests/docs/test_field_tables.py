@@ -38,7 +38,7 @@ def test_defaults_in_the_table_are_the_schemas() -> None:
 def test_request_fields_are_documented() -> None:
     cells = first_column("requests.md", "# Requests")
     documented = set(re.findall(r"\w+", " ".join(cells)))
-    internal = {"sampling", "request_id", "trace_path"}
+    internal = {"sampling", "request_id", "parent_id", "trace_path"}
     names = {f.name for f in (*fields(SamplingParams), *fields(GenerationRequest))}
     assert names - internal <= documented
 

@@ -20,6 +20,7 @@ MODEL = ("--model", str(GOLDEN_CHECKPOINT))
 def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("edited")
     command = ["generate", "blend them", "-o", "edited.png", "--steps", "1", "--seed", "3"]
+    command += ["--reference-seed", "4"]
     done = run_kit(*command, "--image", SECOND, "--image", FIRST, *MODEL, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "wrote edited.png: 336x176" in done.stdout, "the size of the first image"
@@ -30,6 +31,7 @@ def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_replay_with_the_same_images_gives_the_same_picture(edited: Path, tmp_path: Path) -> None:
     named = read_picture(edited).record.request.images
     assert [(image.width, image.height) for image in named] == [(220, 110), (150, 150)]
+    assert read_picture(edited).record.request.sampling.reference_seed == 4
     done = run_kit("replay", str(edited), "--image", SECOND, "--image", FIRST, *MODEL, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "identical to the file's pixels: 336x176" in done.stdout
@@ -79,6 +81,11 @@ def test_four_images_are_too_many(capsys: pytest.CaptureFixture[str]) -> None:
     images = ("--image", FIRST) * 4
     message = refusal(capsys, "generate", "x", *images, "--dry-run", *MODEL)
     assert "got 4 reference images, at most 3 are taken" in message
+
+
+def test_a_reference_seed_needs_an_image(capsys: pytest.CaptureFixture[str]) -> None:
+    message = refusal(capsys, "generate", "x", "--reference-seed", "4", "--dry-run", *MODEL)
+    assert "reference_seed: got 4, but there is no reference image" in message
 
 
 def test_the_shipped_checkpoint_refuses_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -130,6 +131,31 @@ def test_a_size_that_is_not_named_is_the_bucket_of_the_first_reference(
     grids = [ref.latent_grid for ref in prepared.rows.layout.references]
     assert grids == [(11, 21), (16, 16)]
     assert preprocessor.prepare(request(images)).sampling.width == 256
+
+
+def test_the_seed_of_the_references_is_the_requests_own_unless_another_is_named(
+    preprocessor: Preprocessor,
+) -> None:
+    images = (picture(8, 8, preprocessor),)
+    assert preprocessor.prepare(request(images)).sampling.reference_seed == 1
+    named = preprocessor.prepare(request(images, reference_seed=0)).sampling
+    assert (named.seed, named.reference_seed) == (1, 0)
+    drawn = preprocessor.prepare(request(images, sampling=SamplingParams())).sampling
+    assert drawn.reference_seed == drawn.seed
+    assert preprocessor.prepare(request(())).sampling.reference_seed is None
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, True, 2.0])
+def test_a_reference_seed_has_the_range_of_a_seed(seed: Any, preprocessor: Preprocessor) -> None:
+    with pytest.raises(InvalidRequestError, match="integer from 0 to") as caught:
+        preprocessor.prepare(request((picture(8, 8, preprocessor),), reference_seed=seed))
+    assert caught.value.param == "reference_seed"
+
+
+def test_a_reference_seed_without_references_is_refused(preprocessor: Preprocessor) -> None:
+    with pytest.raises(InvalidRequestError, match="there is no reference image") as caught:
+        preprocessor.prepare(request((), reference_seed=7))
+    assert caught.value.param == "reference_seed"
 
 
 def test_more_than_three_are_refused(preprocessor: Preprocessor) -> None:

@@ -70,6 +70,7 @@ def deep(document: dict[str, Any], path: str, value: object) -> None:
         ("record.request.template", "other"),
         ("record.request.sampling.seed", "7"),
         ("record.request.sampling.seed", True),
+        ("record.request.sampling.reference_seed", "7"),
         ("record.request.sampling.height", 1.5),
         ("record.request.sampling.guidance_scale", "5"),
         ("record.request.sampling.steps", 5),
@@ -103,7 +104,7 @@ def test_infinity_is_no_number() -> None:
 
 def test_another_format_says_which_kit_to_use() -> None:
     with pytest.raises(RecordError, match=rf"this kit reads the format {FORMAT}"):
-        record_from_json(edited(lambda document: document.update(format="kit.replay/3")))
+        record_from_json(edited(lambda document: document.update(format="kit.replay/4")))
 
 
 @pytest.mark.parametrize(

@@ -44,15 +44,17 @@ def test_the_request_leaves_nothing_to_a_default() -> None:
     for field in fields(SamplingParams):
         assert getattr(request.sampling, field.name) is not None
     assert request.trace_path is None
+    assert request.reference_seed is None, "there are no references"
     left = {"prompt", "sampling", "system_prompt", "cot_text", "template"}
     for field in fields(GenerationRequest):
         if field.name not in left:
             assert getattr(request, field.name) == field.default, "it changes no pixel"
 
 
-def with_images(*images: RecordedImage) -> ReplayRecord:
+def with_images(*images: RecordedImage, seed: int = 5) -> ReplayRecord:
     record = sample_record(IMAGE)
-    return replace(record, request=replace(record.request, images=images))
+    sampling = replace(record.request.sampling, reference_seed=seed)
+    return replace(record, request=replace(record.request, images=images, sampling=sampling))
 
 
 def reference(seed: int) -> ReferenceImage:
@@ -65,6 +67,7 @@ def test_a_replay_takes_the_recorded_images_in_their_order() -> None:
     one, other = reference(1), reference(2)
     record = with_images(one.source, other.source)
     assert to_request(record, (one, other)).images == (one, other)
+    assert to_request(record, (one, other)).reference_seed == 5
     for wrong, words in (
         ((other, one), "reference image 1 is 80x48 with the sha256"),
         ((one, one), "reference image 2 is 80x48 with the sha256"),
@@ -89,9 +92,26 @@ def test_a_record_with_images_survives_its_json_and_one_of_the_first_format_has_
     assert record_from_json(json.dumps(old | {"format": "kit.replay/1"})) == sample_record(IMAGE)
 
 
+def test_a_record_of_the_second_format_drew_its_images_with_the_pictures_seed() -> None:
+    record = with_images(reference(1).source)
+    old = json.loads(record_to_json(record))
+    del old["record"]["request"]["sampling"]["reference_seed"]
+    read = record_from_json(json.dumps(old | {"format": "kit.replay/2"}))
+    own = record.request.sampling.seed
+    assert read == with_images(reference(1).source, seed=own)
+    assert to_request(read, (reference(1),)).reference_seed == own
+
+
 def test_another_image_is_a_difference_by_name() -> None:
     found = differences(with_images(reference(1).source), with_images(reference(2).source))
     assert [(row.name, row.is_material) for row in found] == [("request.images[0].sha256", True)]
+
+
+def test_another_reference_seed_is_a_difference_by_name() -> None:
+    source = reference(1).source
+    [found] = differences(with_images(source), with_images(source, seed=6))
+    assert (found.name, found.recorded, found.now) == ("request.sampling.reference_seed", 5, 6)
+    assert found.is_material
 
 
 def test_the_recorded_deployment_is_taken_but_for_what_the_machine_had() -> None:

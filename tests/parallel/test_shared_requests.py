@@ -31,7 +31,7 @@ from kit.modelspec.config import load_model_config
 from kit.parallel.group import Mesh, single_mesh
 from kit.parallel.topology import Topology
 from kit.pipeline.denoise import DenoiseLoop
-from kit.pipeline.references import encode_references
+from kit.pipeline.references import TokenBlock, encode_references
 from kit.pipeline.rows import share_rows
 
 PAGE_SIZE, NUM_PAGES = 16, 96
@@ -99,7 +99,7 @@ def _run_case(mesh: Mesh, model: HunyuanImage3, checkpoint: Path, case: str, mod
     run = RunRequest(
         "r", prepared.rows, prepared.sampling, allocation, None, references=request.images
     )
-    references = None
+    references: tuple[TokenBlock, ...] = ()
     if request.images:
         encoder = load_reference_encoder(
             checkpoint,

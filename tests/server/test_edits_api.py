@@ -62,7 +62,7 @@ def pixels(data: dict[str, Any]) -> bytes:
 def test_an_edit_is_what_the_engine_draws_from_its_images(
     api: TestClient, served: ImageEngine
 ) -> None:
-    answer = edit(api, REFERENCES, size="256x256", n="2")
+    answer = edit(api, REFERENCES, size="256x256", n="2", reference_seed="5")
     images = tuple(
         served.preprocessor.read_image(io.BytesIO(golden(f"ref_image_{j}.png")), "image")
         for j in range(2)
@@ -70,8 +70,10 @@ def test_an_edit_is_what_the_engine_draws_from_its_images(
     sampling = SamplingParams(
         height=256, width=256, num_inference_steps=1, seed=8, guidance_scale=1.0
     )
-    result = served.generate(GenerationRequest("make it blue", sampling, images=images))
+    request = GenerationRequest("make it blue", sampling, images=images, reference_seed=5)
+    result = served.generate(request)
     assert pixels(answer["data"][1]) == result.image.tobytes()
+    assert [data["sampling"]["reference_seed"] for data in answer["data"]] == [5, 5]
     assert [data["seed"] for data in answer["data"]] == [7, 8]
     named = answer["data"][0]["replay"]["record"]["request"]["images"]
     assert named == [asdict(image.source) for image in images]

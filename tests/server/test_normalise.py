@@ -6,11 +6,19 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from replay_records import noise
 
 from kit.engine.preprocess import MAX_SEED
 from kit.errors import InvalidRequestError
+from kit.request import RecordedImage, ReferenceImage
 from kit.server.fields import MAX_PROMPT_CHARS, MAX_TEXT_CHARS
-from kit.server.normalise import Defaults, PublicRequest, image_seed, public_request
+from kit.server.normalise import (
+    Defaults,
+    PublicRequest,
+    image_seed,
+    public_request,
+    with_images,
+)
 from kit.server.protocol import ChatCompletionBody, ImageGenerationBody
 
 DEFAULTS = Defaults(seed=None, timeout_s=None)
@@ -29,7 +37,8 @@ def parse_chat(**fields: Any) -> PublicRequest:
 
 def without_id(public: PublicRequest) -> tuple[Any, ...]:
     children = [
-        (c.prompt, c.sampling, c.system_prompt, c.cot_text, c.template) for c in public.children
+        (c.prompt, c.sampling, c.reference_seed, c.system_prompt, c.cot_text, c.template)
+        for c in public.children
     ]
     return children, public.output, public.stream, public.warnings
 
@@ -45,6 +54,7 @@ FIELDS: dict[str, Any] = {
     "guidance_scale": 2,
     "flow_shift": 1.5,
     "seed": 7,
+    "reference_seed": 3,
     "template": "instruct",
     "system_prompt": "Draw.",
     "use_system_prompt": "custom",
@@ -111,8 +121,46 @@ def test_children_have_ids_of_their_own() -> None:
     assert [child.request_id for child in public.children] == [
         f"{public.request_id}-{i}" for i in range(3)
     ]
-    alone = parse()
-    assert [child.request_id for child in alone.children] == [alone.request_id]
+    assert {child.parent_id for child in public.children} == {public.request_id}
+    [alone] = parse().children
+    assert alone.request_id is not None
+    assert alone.parent_id is None
+
+
+def reference() -> ReferenceImage:
+    pixels = noise()
+    return ReferenceImage(RecordedImage(48, 80, ""), pixels, pixels)
+
+
+@pytest.mark.parametrize(
+    ("fields", "seed"),
+    [
+        ({"n": 2, "seed": MAX_SEED}, MAX_SEED),
+        ({"n": 2, "seed": 7, "reference_seed": 0}, 0),
+        ({"n": 2, "reference_seed": 5}, 5),
+        ({"seed": 7}, None),
+        ({}, None),
+        ({"seed": 7, "reference_seed": 5}, 5),
+    ],
+)
+def test_pictures_of_one_request_draw_their_references_with_one_seed(
+    fields: dict[str, Any], seed: int | None
+) -> None:
+    """None: a lone picture's own, which the engine may still have to draw."""
+    children = with_images(parse(**fields), (reference(),)).children
+    assert [child.reference_seed for child in children] == [seed] * len(children)
+    assert all(child.images == (reference(),) for child in children)
+
+
+def test_references_of_pictures_without_a_seed_have_that_of_the_first() -> None:
+    first, second = with_images(parse(n=2), (reference(),)).children
+    assert first.reference_seed == second.reference_seed == first.sampling.seed
+
+
+def test_without_images_only_a_named_reference_seed_is_left_to_be_refused() -> None:
+    assert {c.reference_seed for c in with_images(parse(n=2, seed=7), ()).children} == {None}
+    named = with_images(parse(n=2, reference_seed=7), ())
+    assert {child.reference_seed for child in named.children} == {7}
 
 
 def test_a_deadline_comes_from_the_request_or_else_from_the_server() -> None:
