@@ -135,6 +135,41 @@ def run_step(kv: RequestKV, case: Case, *, first: bool, plan: StepPlan | None = 
     return torch.stack(outputs)
 
 
+def with_common_tokens(case: Case, num_shared: int) -> Case:
+    """Return the case with equal keys, values and queries in the first tokens of all rows."""
+    first = tuple(qkv.clone() for qkv in case.first)
+    for qkv in first:
+        qkv[:, :num_shared] = qkv[:1, :num_shared]
+    return replace(case, first=first)
+
+
+def sharing(allocation: KVAllocation, *, cached: int = 0, shared: int = 0) -> KVAllocation:
+    """Return the allocation with its rows' common pages made one, as a Scheduler hands it out."""
+    num_common = shared // allocation.page_size
+    head, tables = allocation.page_tables[0][:num_common], allocation.page_tables
+    return replace(
+        allocation,
+        page_tables=tuple((*head, *table[num_common:]) for table in tables),
+        num_cached_tokens=cached,
+        num_shared_tokens=shared,
+    )
+
+
+def run_first_passes(kv: RequestKV, case: Case) -> list[tuple[StepPlan, Tensor]]:
+    """Run the first step as a model does; returns each pass's plan and outputs [L, b, T, H, D]."""
+    results = []
+    for item in kv.first_passes(plan_step(case.layout, first=True)):
+        span = slice(item.plan.start, item.plan.end)
+        rotary = Rotary(case.rotary.cos[span].contiguous(), case.rotary.sin[span].contiguous())
+        outputs = []
+        for layer, qkv in enumerate(case.first):
+            own = qkv[: item.num_rows, span].contiguous()
+            q = item.kv.write(layer, own, rotary, case.norms[layer])
+            outputs.append(item.kv.attend(layer, q))
+        results.append((item.plan, torch.stack(outputs)))
+    return results
+
+
 def run(kv: RequestKV, case: Case) -> tuple[Tensor, Tensor]:
     """Run the first step and the later one."""
     return run_step(kv, case, first=True), run_step(kv, case, first=False)

@@ -38,15 +38,22 @@ class TokenBlock:
 def encode_references(
     model: HunyuanImage3, encoder: ReferenceEncoder, run: RunRequest, trace: Trace | None
 ) -> tuple[TokenBlock, ...]:
-    """Encode the references of a request, in order."""
+    """Encode the references of a request, in order, but for those whose keys and values are there.
+
+    Their noise is drawn all the same: that of the next one follows it.
+    """
     layout, device, seed = run.rows.layout, model.device, run.sampling.reference_seed
     assert seed is not None, "a request with references has a seed for them"
     generator = seed_generator(seed)
     assert len(run.references) == len(layout.references), "one picture for each span"
     # No noise is left in a reference, so its timestep is 0.
     wave = sinusoid(torch.zeros(1)).to(device)
+    cached = 0 if run.allocation is None else run.allocation.num_cached_tokens
     blocks: list[TokenBlock] = []
     for index, (reference, span) in enumerate(zip(run.references, layout.references, strict=True)):
+        if span.end <= cached:
+            draw_posterior(generator, model.config.vae.latent_channels, span.latent_grid)
+            continue
         moments = encoder.moments(torch.tensor(reference.latent_pixels, device=device))
         latents = sample_posterior(moments, model.config.vae, generator)
         patches = encoder.patch_tokens(torch.tensor(reference.patch_pixels, device=device))

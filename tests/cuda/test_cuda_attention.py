@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from attention_cases import Case, Heads, allocate, equal, expected, make_case, run, run_step
+from reuse_cases import check_reuse
 from torch import Tensor
 
 from kit.attention.cuda.build import FlashBuild, find_flash_build
@@ -135,3 +136,16 @@ def test_references_in_a_prefix(name: str, text: int) -> None:
     allocation = allocate(layout, page_size=PAGE_SIZE, num_pages=num_pages)
     store = PagedStore(case.shape, num_pages, PAGE_SIZE)
     assert equal(run(paged(store, layout.kv_len).open(layout, 2, allocation), case), outputs)
+
+
+@pytest.mark.parametrize(
+    ("cached", "shared"), [(0, 0), (0, 400), (0, 600), (176, 600), (528, 400), (528, 600)]
+)
+def test_first_steps_with_reuse(cached: int, shared: int) -> None:
+    """The reference ends behind the second page; common tokens end inside of one."""
+    from kit.attention.cuda.flash import FlashPaged
+
+    reference = ReferenceSpan(2, latent_grid=(18, 17), patch_grid=(9, 8), num_patch_tokens=80)
+    layout = Layout(700, 1, (16, 16), tail_len=1, references=(reference,))
+    kernel = FlashPaged(flash_build(), layout.kv_len)
+    check_reuse(kernel, card_case(layout), PAGE_SIZE, cached, shared, 2e-2)
