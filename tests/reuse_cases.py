@@ -20,8 +20,15 @@ from kit.attention.kernel import PagedKernel
 from kit.attention.paged import PagedKV, PagedRequest
 from kit.kv.allocation import KVAllocation
 from kit.kv.store import PagedStore
+from kit.tokenizer.layout import Rows
 
 NUM_PAGES = 64
+
+
+def num_common_tokens(rows: Rows) -> int:
+    """Return how many leading tokens all rows have in common."""
+    same = (len(set(ids)) == 1 for ids in zip(*rows.token_ids, strict=True))
+    return sum(itertools.takewhile(bool, same))
 
 
 def open_with(kernel: PagedKernel, case: Case, allocation: KVAllocation) -> PagedRequest:
@@ -54,7 +61,7 @@ def fill_cached(request: PagedRequest, allocation: KVAllocation, whole: list[Ten
 def check_reuse(
     kernel: PagedKernel, case: Case, page_size: int, cached: int, shared: int, limit: float
 ) -> None:
-    """Hold a first step with reuse and a later one against the oracle, and pages against plain ones.
+    """Hold a first step with reuse and a later one against the oracle, pages against plain ones.
 
     limit: largest absolute error of an output.
     """
