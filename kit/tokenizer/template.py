@@ -15,6 +15,7 @@ one, so both rows have the same layout (HunyuanImage-3.0 reference, `apply_gener
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -95,7 +96,8 @@ def build_rows(
             f"instruct template or send none",
             param="template",
         )
-    bucket = _find_bucket(supported_sizes(tokenizer, model), height, width)
+    sizes = supported_sizes(tokenizer, model)
+    bucket = _find_bucket(sizes, height, width)
     special = tokenizer.special
     system = _system_section(tokenizer, system_prompt or "")
     user = _Section(tokenizer.encode(prompt), "prompt", hidden=True)
@@ -122,7 +124,8 @@ def build_rows(
         tail_len=len(tail),
         references=tuple(_reference_spans(model, sections)),
     )
-    _check_length(layout, sections, bucket, model.max_position_embeddings)
+    if layout.seq_len > model.max_position_embeddings:
+        raise _too_long(layout, sections, bucket, sizes, model)
     after_prefix = (*special.target, *(special.img,) * layout.num_image, *tail)
     conditional = [i for section in sections for i in section.ids]
     unconditional = [special.cfg if s.hidden else i for s in sections for i in s.ids]
@@ -267,31 +270,43 @@ def _cot_sections(tokenizer: Tokenizer, text: str, *, drop_think: bool) -> Itera
         dropping = dropping and piece != "</think>"
 
 
-def _check_length(layout: Layout, sections: list[_Section], bucket: Bucket, limit: int) -> None:
-    if layout.seq_len <= limit:
-        return
+def _too_long(
+    layout: Layout,
+    sections: list[_Section],
+    bucket: Bucket,
+    sizes: tuple[Bucket, ...],
+    model: ModelConfig,
+) -> InvalidRequestError:
+    """Name what takes the most room, and the largest size that would leave enough, if one does."""
+    limit = model.max_position_embeddings
     num = {
         field: sum(len(section.ids) for section in sections if section.field == field)
         for field in ("prompt", "system_prompt", "cot_text", "image")
     }
     got = f"the row has {layout.seq_len} tokens, the model takes {limit}"
+    rest = layout.seq_len - layout.num_image
+    tokens = {size: math.prod(_latent_grid(model, size)) for size in sizes}
+    fitting = [size for size in sizes if rest + tokens[size] <= limit]
+    other_size = ""
+    if fitting:
+        other_size = f" or use {max(fitting, key=tokens.__getitem__)}, the largest size that fits"
     num_prompt = num.pop("prompt")
     room = limit - (layout.seq_len - num_prompt)
     if room > 0:
-        raise InvalidRequestError(
-            f"prompt: {got}; at most {room} prompt tokens fit beside the rest, got {num_prompt}; "
-            f"shorten it or use a size smaller than {bucket}",
+        return InvalidRequestError(
+            f"prompt: {got}; at most {room} prompt tokens fit beside the rest and an image of "
+            f"{bucket}, got {num_prompt}; shorten it{other_size}",
             param="prompt",
         )
     longest = max(num, key=lambda field: num[field])
     if num[longest]:
         change = "send fewer reference images" if longest == "image" else "shorten it"
-        raise InvalidRequestError(
-            f"{longest}: {got}; no prompt token fits beside its {num[longest]} tokens; "
-            f"{change} or use a size smaller than {bucket}",
+        return InvalidRequestError(
+            f"{longest}: {got}; no prompt token fits beside its {num[longest]} tokens and an image "
+            f"of {bucket}; {change}{other_size}",
             param=longest,
         )
-    raise InvalidRequestError(
+    return InvalidRequestError(
         f"size: {got}; no prompt token fits beside an image of {bucket}; use a smaller size",
         param="size",
     )

@@ -24,8 +24,8 @@ def test_an_empty_prompt(prompt: str, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_prompt_that_is_too_long_names_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
     message = refusal(capsys, "a red vase " * 100)
-    assert "the model takes 328; at most 66 prompt tokens fit" in message
-    assert "shorten it or use a size smaller than 256x256" in message
+    assert "the model takes 328; at most 66 prompt tokens fit beside the rest" in message
+    assert "of 256x256, got 301; shorten it\n" in message
 
 
 def test_an_unsupported_size_lists_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -507,7 +507,16 @@ def test_prompt_that_does_not_fit_is_told_how_much_does(template: str) -> None:
     error = refusal(prompt=fits + " a", template=template)
     assert error.param == "prompt"
     assert f"the row has {layout.seq_len + 1} tokens, the model takes 1536" in str(error)
-    assert f"at most {room} prompt tokens fit beside the rest, got {room + 1}" in str(error)
+    given = f"at most {room} prompt tokens fit beside the rest and an image of 256x256"
+    assert f"{given}, got {room + 1}; shorten it or use 272x240, the largest size that fits" in str(
+        error
+    )
+
+
+def test_a_prompt_too_long_for_any_size_is_told_to_shorten_it() -> None:
+    error = refusal(prompt="a" * 5000)
+    assert str(error).endswith("; shorten it")
+    assert "size" not in str(error)
 
 
 @pytest.mark.parametrize(
