@@ -143,6 +143,12 @@ class RequestMetrics:
     target_tokens: int
     """Tokens of one row that every step computes anew."""
 
+    cached_tokens: int
+    """Leading tokens of each row that an earlier request had computed."""
+
+    shared_tokens: int
+    """Leading tokens that were computed once for all rows of a rank, unless they were cached."""
+
     num_rows: int
     num_pages: int
     """KV pages held; 0 in dense_legacy."""

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from pydantic import JsonValue
 from safetensors import safe_open
 
 from bench.harness.jobs import Job
 from bench.harness.target import Answer, Evidence, Outcome, TargetInfo, pixels_sha256
 from bench.records import ConfigValue
 from kit.api import GenerationRequest, GenerationResult, ImageEngine, RequestHandle, SamplingParams
-from kit.config.deploy import DeployConfig, leaf_values
+from kit.config.deploy import DeployConfig
+from kit.config.digest import setting_values
 from kit.errors import DeadlineError, KitError, OverloadedError, RequestError
 from kit.modelspec.files import CheckpointFiles
 
@@ -100,15 +100,9 @@ class EngineTarget:
 def config_values(config: DeployConfig) -> dict[str, ConfigValue]:
     """Return every setting of a deployment with the one who set it."""
     return {
-        name: ConfigValue(_json(value), config.provenance[name])
-        for name, value in leaf_values(config)
+        name: ConfigValue(value, config.provenance[name])
+        for name, value in setting_values(config).items()
     }
-
-
-def _json(value: object) -> JsonValue:
-    """Leaves of a deployment are plain values already; this says so to the type checker."""
-    assert value is None or isinstance(value, (str, int, float, bool)), value
-    return value
 
 
 def _request(job: Job, at: int) -> GenerationRequest:

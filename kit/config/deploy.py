@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -19,6 +19,7 @@ DEFAULT_SOURCE = "default"
 DType = Literal["auto", "float32", "bfloat16"]
 KVMode = Literal["dense_legacy", "paged_scheduler"]
 ExecutorBackend = Literal["inline", "mp", "ray"]
+PrefixLevel = Literal["rows", "images", "requests"]
 AttentionBackend = Literal["FLASH_ATTN", "TORCH_SDPA", "CUDNN_ATTN"]
 Count = Annotated[int, Field(ge=1)]
 DeviceList = Annotated[str, Field(pattern=r"^(cpu|[0-9]{1,4}( *, *[0-9]{1,4})*)$")]
@@ -158,7 +159,11 @@ class StageConfig(_Frozen):
     """Keep idle layers in the host memory of several ranks; needs dense_legacy."""
 
     enable_prefix_caching: bool = False
-    """Share the pages of equal prompt prefixes between requests."""
+    """Compute equal prefixes once and share their pages; needs paged_scheduler."""
+
+    prefix_caching_levels: Annotated[tuple[PrefixLevel, ...], Field(strict=False)] | None = None
+    """Who shares: `rows` (the CFG rows of a request), `images` (the n images of one request),
+    `requests` (later requests, and with them those images); None means all three."""
 
     diffusion_kv_mode: KVMode = "dense_legacy"
     """Where keys and values live: contiguous per request, or in pages that the Scheduler owns."""
@@ -186,6 +191,13 @@ class StageConfig(_Frozen):
 
     default_sampling_params: SamplingDefaults = SamplingDefaults()
     """Sampling values for requests that do not give their own."""
+
+    @property
+    def shared_levels(self) -> frozenset[PrefixLevel]:
+        """Who shares prefix pages; nobody without enable_prefix_caching."""
+        if not self.enable_prefix_caching:
+            return frozenset()
+        return frozenset(self.prefix_caching_levels or get_args(PrefixLevel))
 
     @property
     def is_paged(self) -> bool:

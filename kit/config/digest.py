@@ -12,9 +12,14 @@ Value = str | int | float | bool | None
 
 
 def setting_values(config: DeployConfig) -> dict[str, Value]:
-    """Return every setting by its dotted name; who set it is left out."""
+    """Return every setting by its dotted name; who set it is left out.
+
+    A list is its entries with commas between them.
+    """
     values: dict[str, Value] = {}
     for name, value in leaf_values(config):
+        if isinstance(value, tuple):
+            value = ",".join(value)
         assert value is None or isinstance(value, (str, int, float)), f"{name} is a plain value"
         values[name] = value
     return values

@@ -25,6 +25,7 @@ _EXPECTATIONS = {
     "greater_than": ("is too small", "use a value above {gt}"),
     "greater_than_equal": ("is too small", "use a value of at least {ge}"),
     "less_than_equal": ("is too large", "use a value of at most {le}"),
+    "tuple_type": ("must be a list", "write a list such as [rows, images]"),
     "string_pattern_mismatch": (
         "is neither cpu nor a list of accelerator ids",
         'write "cpu" or ids such as "0,1"',
@@ -124,7 +125,8 @@ def _nested(settings: Settings) -> dict[str, object]:
 
 
 def _config_error(details: ErrorDetails, settings: Settings) -> ConfigError:
-    dotted = ".".join(str(part) for part in details["loc"])
+    # An entry of a list is named by its number, behind the field.
+    dotted = ".".join(part for part in details["loc"] if isinstance(part, str))
     setting = settings[dotted]
     # Anything else, such as an integer beyond 64 bits, has a message of pydantic's own.
     unexpected = (f"cannot be used: {details['msg']}", "correct the value")

@@ -18,6 +18,7 @@ def check_rules(config: DeployConfig) -> None:
     """Raise ConfigError for the first rule that the settings break."""
     if config.stage.is_paged:
         _check_paged(config)
+    _check_prefix_caching(config)
     _check_degrees(config)
     _check_vae_ranks(config)
     _check_devices(config)
@@ -115,6 +116,35 @@ def _check_paged(config: DeployConfig) -> None:
     ):
         if is_refused:
             raise _refusal(config, dotted, reason, remedy)
+
+
+def _check_prefix_caching(config: DeployConfig) -> None:
+    stage, levels = config.stage, config.stage.prefix_caching_levels
+    is_on = stage.enable_prefix_caching
+    if is_on and not stage.is_paged:
+        raise _refusal(
+            config,
+            "stage.enable_prefix_caching",
+            "dense_legacy has no pages that could be shared",
+            "set it to false, or select diffusion_kv_mode: paged_scheduler (dense_legacy is set by "
+            f"{config.provenance['stage.diffusion_kv_mode']})",
+        )
+    if levels is None:
+        return
+    problem, remedy = "", "name some of rows, images, requests, each once, or leave it out for all"
+    if not is_on:
+        problem = (
+            "has no effect without enable_prefix_caching, which is false (set by "
+            f"{config.provenance['stage.enable_prefix_caching']})"
+        )
+        remedy = "set enable_prefix_caching to true, or remove it"
+    elif not levels:
+        problem = "names nobody who shares"
+        remedy += "; to share nothing set enable_prefix_caching to false"
+    elif len(set(levels)) < len(levels):
+        problem = "names a level twice"
+    if problem:
+        raise _refusal(config, "stage.prefix_caching_levels", problem, remedy)
 
 
 def _check_degrees(config: DeployConfig) -> None:

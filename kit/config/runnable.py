@@ -16,7 +16,6 @@ _NOT_IMPLEMENTED: tuple[tuple[str, object, str, str], ...] = (
         "layers wait in the host memory of one rank only",
         "set enable_layerwise_offload in its place",
     ),
-    ("enable_prefix_caching", True, "pages are never shared", "set it to false"),
 )
 
 

@@ -44,7 +44,11 @@ def _rows(model: BaseModel, prefix: str) -> Iterator[tuple[str, str | None]]:
 
 def _scalar(value: object) -> str:
     # safe_dump ends a document that is one plain scalar with a line `...`.
-    return yaml.safe_dump(value, width=sys.maxsize).removesuffix("...\n").rstrip("\n")
+    return (
+        yaml.safe_dump(value, width=sys.maxsize, default_flow_style=True)
+        .removesuffix("...\n")
+        .rstrip("\n")
+    )
 
 
 def _printable(text: str) -> str:

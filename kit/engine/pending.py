@@ -11,6 +11,7 @@ from kit.engine.preprocess import PreparedRequest
 from kit.engine.replay import EngineFacts, make_record
 from kit.errors import CancelledError, DeadlineError, KitError, UnavailableError
 from kit.kv.allocation import KVAllocation
+from kit.kv.prefix import PrefixKeys
 from kit.messages import RunRequest, RunResult
 from kit.request import GenerationRequest, GenerationResult, RequestMetrics, StepEvent
 
@@ -42,6 +43,9 @@ class Pending:
     on_step: OnStep | None
     submitted: float
     """Reading of time.perf_counter."""
+
+    prefix: PrefixKeys | None = None
+    """Keys of what it may share; None without prefix caching."""
 
     future: Future[GenerationResult] = field(default_factory=_running_future)
     stop_error: KitError | None = None
@@ -95,6 +99,8 @@ class Pending:
             prefix_tokens=run.rows.layout.prefix_len,
             reference_tokens=sum(span.num_tokens for span in run.rows.layout.references),
             target_tokens=run.rows.layout.target_len,
+            cached_tokens=run.allocation.num_cached_tokens if run.allocation else 0,
+            shared_tokens=run.allocation.num_shared_tokens if run.allocation else 0,
             num_rows=run.rows.num_rows,
             num_pages=run.allocation.num_pages if run.allocation else 0,
             kv_bytes=result.kv_bytes,

@@ -111,7 +111,11 @@ class RequestQueue:
                     retry_after_s=mean_run_time_s(self._progress) / self._num_places,
                 )
             self._scheduler.add_request(
-                pending.request_id, rows.layout, rows.num_rows, largest_size=largest_size
+                pending.request_id,
+                rows.layout,
+                rows.num_rows,
+                prefix=pending.prefix,
+                largest_size=largest_size,
             )
             for group, seen in zip(self._progress, self.snapshot().groups, strict=True):
                 if not seen.running:
@@ -175,9 +179,9 @@ class RequestQueue:
         """End a running request."""
         pending = turn.pending
         with self._changed:
-            self._scheduler.finish(pending.request_id)
-            del self._pending[pending.request_id], self._turns[group][pending.request_id]
             is_done = isinstance(outcome, GenerationResult)
+            self._scheduler.finish(pending.request_id, is_good=is_done)
+            del self._pending[pending.request_id], self._turns[group][pending.request_id]
             self._progress[group].end(time.perf_counter() - turn.started if is_done else None)
             self._scheduling_changed()
         if isinstance(outcome, GenerationResult):

@@ -37,6 +37,9 @@ _MACHINE_SETTINGS = frozenset(
 )
 _SAMPLING_DEFAULTS = "stage.default_sampling_params."
 _PARALLEL = "stage.parallel_config."
+_LISTS = ("stage.prefix_caching_levels",)
+"""Recorded with commas between their entries."""
+
 _MAX_ROWS = "stage.diffusion_kv_max_rows_per_request"
 # What the record also holds as it resolved, which is what counts.
 _RESTATED = (
@@ -136,19 +139,21 @@ def to_request(record: ReplayRecord, images: tuple[ReferenceImage, ...] = ()) ->
     )
 
 
-def to_stage_settings(record: ReplayRecord) -> dict[str, Value | dict[str, Value]]:
+def to_stage_settings(record: ReplayRecord) -> dict[str, Value | list[str] | dict[str, Value]]:
     """Return the recorded settings of the stage that may change a picture, as an override.
 
     What the record's machine had (devices, memory, queue) is left out. KV mode and page size are
     those that ran.
     """
-    stage: dict[str, Value | dict[str, Value]] = {}
+    stage: dict[str, Value | list[str] | dict[str, Value]] = {}
     parallel: dict[str, Value] = {}
     for dotted, value in record.deployment.settings.items():
         if dotted in _MACHINE_SETTINGS:
             continue
         if dotted.startswith(_PARALLEL):
             parallel[dotted.removeprefix(_PARALLEL)] = value
+        elif dotted in _LISTS and isinstance(value, str):
+            stage[dotted.removeprefix("stage.")] = value.split(",")
         elif dotted.startswith("stage.") and not dotted.startswith(_SAMPLING_DEFAULTS):
             stage[dotted.removeprefix("stage.")] = value
     return stage | {

@@ -1,19 +1,25 @@
-"""A fixed number of page ids, each free or in use."""
+"""A fixed number of page ids, each in use or free; free ones may still hold a prefix."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 
 from kit.errors import KVCacheError
 
 
 class PagePool:
-    """Hands out page ids and takes them back; any free page is as good as another.
+    """Counts who uses which page, and remembers by their keys what lies in some of them.
 
-    Order: a new pool hands out 0, 1, 2, ...; later the pages freed last go out first, in the
+        blank   free, nothing is known of what lies in it
+        in use  by as many requests as it was taken and shared for; it may have a key
+        cached  free, and still found by its key
+
+    Order: a new pool hands out 0, 1, 2, ...; later the blank pages freed last go out first, in the
     order in which they were allocated. So a pool that is used in the same way twice hands out the
-    same pages, and a repeated request touches the memory it touched before. Pages need not be
+    same pages, and a repeated request touches the memory it touched before. Cached pages go out
+    when no page is blank, those first that were not used for the longest time. Pages need not be
     neighbours: a request fits exactly when enough pages are free, however scattered they are.
 
     Work grows with the pages asked for, never with the size of the pool. One thread only.
@@ -26,44 +32,114 @@ class PagePool:
         self.peak_used = 0
         """Most pages in use at one moment so far."""
 
+        self.num_evicted = 0
+        """Cached pages that were handed out for something else so far."""
+
         # The next page to go out is the last one. Four bytes a page: a list would keep an object
         # for each id, and a large pool in use would miss the processor's cache on every page.
-        self._free = array("i", range(num_pages - 1, -1, -1))
-        # One byte a page. A set of the ids in use would outgrow the cache in the same way.
-        self._in_use = bytearray(num_pages)
+        self._blank = array("i", range(num_pages - 1, -1, -1))
+        self._num_users = array("i", bytes(self._blank.itemsize * num_pages))
+        self._keys: dict[int, bytes] = {}
+        self._pages: dict[bytes, int] = {}
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        """The least recently used first."""
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        """Pages that can be handed out: blank and cached."""
+        return len(self._blank) + len(self._cached)
 
     @property
     def num_used(self) -> int:
-        return self.num_pages - len(self._free)
+        return self.num_pages - self.num_free
+
+    @property
+    def num_cached(self) -> int:
+        """Free pages that are still found by their keys."""
+        return len(self._cached)
 
     def allocate(self, num_pages: int) -> tuple[int, ...] | None:
         """Take `num_pages` pages; None, and nothing taken, when fewer are free now."""
         if num_pages < 0:
             raise KVCacheError(f"cannot allocate {num_pages} pages; ask for 0 or more")
-        num_left = len(self._free) - num_pages
-        if num_left < 0:
+        if num_pages > self.num_free:
             return None
-        pages = tuple(reversed(self._free[num_left:]))
-        del self._free[num_left:]
+        num_left = max(0, len(self._blank) - num_pages)
+        pages = tuple(reversed(self._blank[num_left:]))
+        del self._blank[num_left:]
+        if len(pages) < num_pages:
+            pages += tuple(self._evict() for _ in range(num_pages - len(pages)))
         for page in pages:
-            self._in_use[page] = 1
+            self._num_users[page] = 1
         self.peak_used = max(self.peak_used, self.num_used)
         return pages
 
-    def free(self, pages: Iterable[int]) -> None:
-        """Give `pages` back, all or none.
+    def find(self, keys: Sequence[bytes]) -> tuple[int, ...]:
+        """Return the pages of the leading keys that are known, one after another."""
+        pages = []
+        for key in keys:
+            page = self._pages.get(key)
+            if page is None:
+                break
+            pages.append(page)
+        return tuple(pages)
 
+    def is_cached(self, page: int) -> bool:
+        """Whether a page is free, and found by its key."""
+        return page in self._cached
+
+    def share(self, pages: Iterable[int]) -> None:
+        """Use pages that were found, each as one more user."""
+        for page in pages:
+            assert page in self._keys, "only a page with a key can be shared"
+            self._num_users[page] += 1
+            self._cached.pop(page, None)
+        self.peak_used = max(self.peak_used, self.num_used)
+
+    def free(self, pages: Iterable[int]) -> None:
+        """Give `pages` back for one user, all or none.
+
+        Of several rows the pages in token order, a page of both rows with the first: then those
+        that lie deeper in a prefix are handed out for something else before those they build on.
         Raises KVCacheError when a page is foreign to the pool, free already, or named twice.
         """
         returned = tuple(pages)
         self._check_in_use(returned)
-        for page in returned:
-            self._in_use[page] = 0
-        self._free.extend(reversed(returned))
+        for page in reversed(returned):
+            self._num_users[page] -= 1
+            if self._num_users[page]:
+                continue
+            if page in self._keys:
+                self._cached[page] = None
+            else:
+                self._blank.append(page)
+
+    def publish(self, keys: Iterable[bytes], pages: Iterable[int]) -> None:
+        """Let pages in use be found by `keys`; a key that is known keeps its page."""
+        for key, page in zip(keys, pages, strict=True):
+            assert self._num_users[page], "what lies in a free page may be gone"
+            if key not in self._pages:
+                self._pages[key], self._keys[page] = page, key
+
+    def touch(self, keys: Sequence[bytes]) -> None:
+        """Count the cached pages of a chain as used now, so that its deepest page goes first."""
+        for key in reversed(keys):
+            page = self._pages.get(key)
+            if page is not None and page in self._cached:
+                self._cached.move_to_end(page)
+
+    def forget(self) -> None:
+        """Forget all keys: what lies in the pages is gone."""
+        self._blank.extend(self._cached)
+        self._cached.clear()
+        self._keys.clear()
+        self._pages.clear()
+
+    def _evict(self) -> int:
+        page, _ = self._cached.popitem(last=False)
+        del self._pages[self._keys.pop(page)]
+        self.num_evicted += 1
+        return page
 
     def _check_in_use(self, pages: tuple[int, ...]) -> None:
         for page in pages:
@@ -73,7 +149,7 @@ class PagePool:
                     f"page {page} was returned to a pool of {self.num_pages} pages, which has no "
                     "such page; free each page in the pool that handed it out"
                 )
-            if not self._in_use[page]:
+            if not self._num_users[page]:
                 raise KVCacheError(
                     f"page {page} was returned while it is free; free each allocation once"
                 )

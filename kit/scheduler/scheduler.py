@@ -24,6 +24,10 @@ Where requests are scheduled step by step, a group runs all that it holds: `next
 next one in turn, and a new one joins behind all others. So each of k requests makes every k-th
 step, however many steps the others have.
 
+Prefixes: what a request computed is found by later ones from the moment it ends well, in the pool
+of its group. A request whose pages were booked ahead looks again when its turn comes: the one
+before it may have computed the same prefix. A group that is closed has lost what lay in its pages.
+
 A request is admitted to the group that has the least to do. A group that turns idle takes the
 oldest request that it can hold, also one that was admitted elsewhere: nobody waits behind a running
 request while a group stands idle.
@@ -39,6 +43,7 @@ from kit.errors import EngineError, InvalidRequestError
 from kit.kv.allocation import KVAllocation
 from kit.kv.manager import KVCacheManager, LargestSize
 from kit.kv.pool import PagePool
+from kit.kv.prefix import PrefixKeys
 from kit.tokenizer.layout import Layout
 
 
@@ -75,11 +80,16 @@ class GroupSnapshot:
     """Ids of the running requests, the next in turn first; one at most but for steps."""
 
     num_pages: int
-    """Capacity of the pool; this and the next three are 0 in dense_legacy."""
+    """Capacity of the pool; this and all that follow are 0 in dense_legacy."""
 
     num_pages_used: int
     num_pages_free: int
+    num_pages_cached: int
+    """Free pages that hold a prefix which can be found."""
+
     peak_pages_used: int
+    num_pages_evicted: int
+    """Cached pages that were handed out for something else so far."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,14 @@ class SchedulerSnapshot:
         return sum(group.num_pages_free for group in self.groups)
 
     @property
+    def num_pages_cached(self) -> int:
+        return sum(group.num_pages_cached for group in self.groups)
+
+    @property
+    def num_pages_evicted(self) -> int:
+        return sum(group.num_pages_evicted for group in self.groups)
+
+    @property
     def peak_pages_used(self) -> int:
         """Most pages of each group, added up; the groups need not have had them at once."""
         return sum(group.peak_pages_used for group in self.groups)
@@ -123,6 +141,7 @@ class SchedulerSnapshot:
 class _Queued:
     num_rows: int
     num_tokens: int
+    prefix: PrefixKeys | None
     group: int | None = None
     """Where it is admitted; None while it waits."""
 
@@ -171,12 +190,14 @@ class Scheduler:
         layout: Layout,
         num_rows: int,
         *,
+        prefix: PrefixKeys | None = None,
         largest_size: LargestSize | None = None,
     ) -> None:
         """Put a request at the end of the queue, or refuse it now if it can never run.
 
-        Raises InvalidRequestError (id in use, too many rows) or CapacityError, whose message takes
-        the largest size that fits from `largest_size`.
+        prefix: what it may share, see KVCacheManager.reserve. Raises InvalidRequestError (id in
+        use, too many rows) or CapacityError, whose message takes the largest size that fits from
+        `largest_size`.
         """
         if request_id in self._queue or self._group_of(request_id) is not None:
             raise InvalidRequestError(
@@ -187,7 +208,7 @@ class Scheduler:
         kv = self._groups[0].kv
         if kv is not None:
             kv.check_fits(num_rows, layout.kv_len, request_id=request_id, largest_size=largest_size)
-        self._queue[request_id] = _Queued(num_rows, layout.kv_len)
+        self._queue[request_id] = _Queued(num_rows, layout.kv_len, prefix)
 
     def admit(self) -> None:
         """Book pages for those who may hold some now; call it after each change."""
@@ -210,6 +231,8 @@ class Scheduler:
             return None
         for request_id, queued in self._queue.items():
             if queued.group == group or self._book(request_id, queued, group):
+                if own.kv is not None and queued.allocation is not None:
+                    queued.allocation = own.kv.look_up_again(queued.allocation)
                 del self._queue[request_id]
                 own.num_admitted -= 1
                 own.running[request_id] = queued
@@ -226,13 +249,14 @@ class Scheduler:
             running.move_to_end(request_id)
         return request_id
 
-    def finish(self, request_id: str) -> None:
+    def finish(self, request_id: str, *, is_good: bool = False) -> None:
         """Release the pages of a running request, however it ended.
 
-        The worker is done with the pages, and has scrubbed them if they held non-finite values.
-        Raises EngineError, with nothing changed, for any other request.
+        is_good: it gave its image; later requests may find its prefix. Of any other nobody knows
+        what lies in its pages. The worker is done with them, and has scrubbed them if they held
+        non-finite values. Raises EngineError, with nothing changed, for any other request.
         """
-        self._end(request_id)
+        self._end(request_id, is_good=is_good)
 
     def requeue(self, request_id: str) -> None:
         """Put a running request first in line again; its pages go back. Raises as `finish`."""
@@ -254,8 +278,14 @@ class Scheduler:
         return True
 
     def close_group(self, group: int) -> None:
-        """Give a group no more requests; those admitted to it wait again, each in its place."""
-        self._groups[group].is_open = False
+        """Give a group no more requests; those admitted to it wait again, each in its place.
+
+        Its prefixes are forgotten, and those that still run there leave none.
+        """
+        closed = self._groups[group]
+        closed.is_open = False
+        if closed.kv is not None:
+            closed.kv.forget_prefixes()
         for queued in self._queue.values():
             if queued.group == group:
                 self._unbook(queued)
@@ -287,7 +317,7 @@ class Scheduler:
                 return group
         return None
 
-    def _end(self, request_id: str) -> _Queued:
+    def _end(self, request_id: str, *, is_good: bool = False) -> _Queued:
         group = self._group_of(request_id)
         if group is None:
             running = ", ".join(name for g in self._groups for name in g.running)
@@ -297,7 +327,7 @@ class Scheduler:
             )
         queued = group.running.pop(request_id)
         group.num_admitted += 1
-        self._unbook(queued)
+        self._unbook(queued, publish=is_good and group.is_open)
         return queued
 
     def _book(self, request_id: str, queued: _Queued, group: int) -> bool:
@@ -307,7 +337,9 @@ class Scheduler:
             return False
         allocation = None
         if chosen.kv is not None:
-            allocation = chosen.kv.reserve(request_id, queued.num_rows, queued.num_tokens)
+            allocation = chosen.kv.reserve(
+                request_id, queued.num_rows, queued.num_tokens, queued.prefix
+            )
             if allocation is None:
                 return False
         self._unbook(queued)
@@ -315,13 +347,13 @@ class Scheduler:
         chosen.num_admitted += 1
         return True
 
-    def _unbook(self, queued: _Queued) -> None:
+    def _unbook(self, queued: _Queued, *, publish: bool = False) -> None:
         """Take a request from its group, if it has one; its pages go back."""
         if queued.group is None:
             return
         group = self._groups[queued.group]
         if group.kv is not None and queued.allocation is not None:
-            group.kv.release(queued.allocation)
+            group.kv.release(queued.allocation, publish=publish)
         group.num_admitted -= 1
         queued.group = queued.allocation = None
 
@@ -335,5 +367,7 @@ def _snapshot(group: _Group) -> GroupSnapshot:
         num_pages=pool.num_pages,
         num_pages_used=pool.num_used,
         num_pages_free=pool.num_free,
+        num_pages_cached=pool.num_cached,
         peak_pages_used=pool.peak_used,
+        num_pages_evicted=pool.num_evicted,
     )

@@ -8,7 +8,8 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel, JsonValue
 
-from kit.config.deploy import executor_backend, leaf_values
+from kit.config.deploy import executor_backend
+from kit.config.digest import setting_values
 from kit.engine.engine import ImageEngine
 from kit.engine.images import IMAGE_FORMATS
 from kit.engine.preprocess import (
@@ -192,8 +193,7 @@ def _size(engine: ImageEngine, bucket: Bucket) -> Size:
 def _deployment(engine: ImageEngine) -> dict[str, Setting]:
     """Every setting by its dotted name, as `kit config` shows it."""
     config: dict[str, Setting] = {}
-    for name, value in leaf_values(engine.config):
-        assert value is None or isinstance(value, str | int | float), f"{name} is a plain value"
+    for name, value in setting_values(engine.config).items():
         source = engine.config.provenance[name].rsplit("/", 1)[-1]
         config[name] = Setting(value=value, source=source)
     return config

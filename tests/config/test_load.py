@@ -21,8 +21,11 @@ Write = Callable[..., Path]
 FIELDS = dict(leaf_fields())
 STAGE_FIELDS = [name for name in FIELDS if name.startswith("stage.")]
 # What must stand beside a value for it to be legal.
+PAGED = {"diffusion_kv_mode": "paged_scheduler", "diffusion_kv_max_rows_per_request": 2}
 COMPANIONS: dict[str, dict[str, Any]] = {
     "diffusion_kv_mode": {"diffusion_kv_max_rows_per_request": 2},
+    "enable_prefix_caching": PAGED,
+    "prefix_caching_levels": {**PAGED, "enable_prefix_caching": True},
     "sequence_parallel_size": {"ulysses_degree": 2},
     "vae_patch_parallel_size": {"tensor_parallel_size": 2},
     "height": {"default_sampling_params": {"width": 512}},
@@ -44,6 +47,8 @@ def sample(dotted: str, info: FieldInfo) -> object:
     base = getattr(annotation, "__origin__", annotation)
     if name == "devices":
         return "0"
+    if name == "prefix_caching_levels":
+        return ("rows", "images")
     if name in ONE_ONLY:
         return 1
     samples: dict[object, object] = {bool: not info.default, int: 2, float: 0.25}

@@ -197,6 +197,20 @@ def test_paged_requires_rows(write: Callable[..., Path], rows: dict[str, None]) 
             "needs width and height",
             "set height too, or remove width",
         ),
+        (
+            {"enable_prefix_caching": True},
+            "enable_prefix_caching",
+            True,
+            "dense_legacy has no pages that could be shared",
+            "set it to false, or select diffusion_kv_mode: paged_scheduler",
+        ),
+        (
+            {"prefix_caching_levels": ["rows"]},
+            "prefix_caching_levels",
+            ("rows",),
+            "no effect without enable_prefix_caching, which is false (set by default)",
+            "set enable_prefix_caching to true, or remove it",
+        ),
     ],
 )
 def test_what_dense_refuses(
@@ -209,6 +223,34 @@ def test_what_dense_refuses(
     assert reason in error.reason
     assert f"(got {value!r}, set by --stage-overrides)" in str(error)
     assert remedy in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("levels", "reason", "remedy"),
+    [
+        ([], "names nobody who shares", "to share nothing set enable_prefix_caching to false"),
+        (["rows", "rows"], "names a level twice", "each once"),
+        (["rows", "row"], "not known", "use 'rows', 'images' or 'requests'"),
+        ([True], "not known", "use 'rows', 'images' or 'requests'"),
+        ("rows", "must be a list", "write a list such as [rows, images]"),
+    ],
+)
+def test_levels_that_cannot_be(levels: object, reason: str, remedy: str) -> None:
+    stage = {**PAGED, "enable_prefix_caching": True, "prefix_caching_levels": levels}
+    with pytest.raises(ConfigError) as caught:
+        load_config(stage_overrides={"0": stage}, model_overlay="tiny")
+    assert caught.value.field == "stages[0].prefix_caching_levels"
+    assert reason in caught.value.reason
+    assert remedy in caught.value.remedy
+
+
+def test_all_levels_share_unless_some_are_named() -> None:
+    def shared(**stage: object) -> set[str]:
+        return {*load_config(stage_overrides={"0": {**PAGED, **stage}}).stage.shared_levels}
+
+    assert shared() == set()
+    assert shared(enable_prefix_caching=True) == {"rows", "images", "requests"}
+    assert shared(enable_prefix_caching=True, prefix_caching_levels=["images"]) == {"images"}
 
 
 def test_a_refusal_names_the_layer_that_set_the_value(write: Callable[..., Path]) -> None:
@@ -226,6 +268,7 @@ def test_a_refusal_names_the_layer_that_set_the_value(write: Callable[..., Path]
         PAGED | {"sequence_parallel_size": 2, "devices": "0,1", "tensor_parallel_size": 1},
         PAGED | {"cfg_parallel_size": 2, "tensor_parallel_size": 2},
         PAGED | CPU | {"diffusion_kv_max_rows_per_request": 1},
+        PAGED | CPU | {"enable_prefix_caching": True, "prefix_caching_levels": ["rows"]},
         CPU | {"step_execution": True},
         CPU | {"enable_layerwise_offload": True},
         CPU | {"diffusion_attention_backend": "TORCH_SDPA"},

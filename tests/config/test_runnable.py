@@ -46,7 +46,6 @@ def test_the_tiny_deployments_run() -> None:
             True,
             "set it to false",
         ),
-        ({"enable_prefix_caching": True}, "enable_prefix_caching", True, "set it to false"),
     ],
 )
 def test_legal_settings_that_this_build_lacks(

@@ -66,5 +66,17 @@ def test_awkward_values_and_paths_survive(write: Callable[..., Path]) -> None:
     assert values(again) == values(config)
 
 
+def test_a_list_stands_on_its_line(write: Callable[..., Path]) -> None:
+    stage = {
+        "diffusion_kv_mode": "paged_scheduler",
+        "diffusion_kv_max_rows_per_request": 2,
+        "enable_prefix_caching": True,
+        "prefix_caching_levels": ["rows", "images"],
+    }
+    config = load_config(stage_overrides={"0": stage})
+    assert "    prefix_caching_levels: [rows, images] " in describe(config)
+    assert values(load_config(write(describe(config), "described.yaml"))) == values(config)
+
+
 def test_the_order_is_stable() -> None:
     assert describe(load_config()) == describe(load_config("hunyuan_image3_dit"))

@@ -130,6 +130,17 @@ def test_the_recorded_deployment_is_taken_but_for_what_the_machine_had() -> None
     assert stage.default_sampling_params == ours.default_sampling_params
 
 
+def test_a_recorded_list_is_a_list_again() -> None:
+    caching = {"enable_prefix_caching": True, "prefix_caching_levels": ["rows", "images"]}
+    record = sample_record(IMAGE, **PAGED, **caching)
+    assert record.deployment.settings["stage.prefix_caching_levels"] == "rows,images"
+    deployment = replace(record.deployment, kv_mode="paged_scheduler", page_size=32)
+    config = load_config(
+        stage_overrides={"0": to_stage_settings(replace(record, deployment=deployment))}
+    )
+    assert config.stage.prefix_caching_levels == ("rows", "images")
+
+
 def test_every_setting_is_taken_or_is_the_machines() -> None:
     """A new setting counts as one that may change a picture until somebody says otherwise."""
     settings = to_stage_settings(sample_record(IMAGE))

@@ -70,7 +70,9 @@ def test_an_idle_scheduler_has_nothing_to_run() -> None:
         num_pages=8,
         num_pages_used=0,
         num_pages_free=8,
+        num_pages_cached=0,
         peak_pages_used=0,
+        num_pages_evicted=0,
     )
     assert bench.seen == SchedulerSnapshot(num_waiting=0, num_holding=0, groups=(group,))
 
@@ -157,7 +159,9 @@ def test_dense_requests_hold_no_pages_and_are_never_too_large() -> None:
         num_pages=0,
         num_pages_used=0,
         num_pages_free=0,
+        num_pages_cached=0,
         peak_pages_used=0,
+        num_pages_evicted=0,
     )
     assert bench.seen == SchedulerSnapshot(num_waiting=0, num_holding=0, groups=(group,))
     bench.scheduler.finish("a")
