@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -61,6 +63,15 @@ class ReferenceImage:
 
     patch_pixels: npt.NDArray[np.uint8] = field(compare=False, repr=False)
     """uint8 [rows * patch, columns * patch, 3], for the vision tower."""
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 (hex) of all that the model sees of it: both pictures, each behind its shape."""
+        digest = hashlib.sha256()
+        for pixels in (self.latent_pixels, self.patch_pixels):
+            digest.update(f"{pixels.shape} {pixels.dtype} ".encode())
+            digest.update(np.ascontiguousarray(pixels).data)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)

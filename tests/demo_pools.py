@@ -34,7 +34,9 @@ def answer_of(manager: KVCacheManager, layouts: dict[str, Layout], *, step: int 
         last = StepEvent(name, step, 9, 0.1, 2 * layout.target_len) if step and not index else None
         requests.append(view_request(Holding(name, 0, index == 0, allocation), layout, 9, last))
     pool = manager.pool
-    counts = PageCounts(pool.num_pages, pool.num_used, pool.num_free, pool.num_used)
+    counts = PageCounts(
+        pool.num_pages, pool.num_used, pool.num_free, pool.num_used, pool.num_cached
+    )
     view = KVView(7, "paged_scheduler", PAGE_SIZE, 512, counts, (counts,), tuple(requests))
     return json.loads(json.dumps(asdict(view)))
 

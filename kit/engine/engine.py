@@ -15,6 +15,7 @@ from kit.engine.facts import collect_facts
 from kit.engine.kv_view import KVView
 from kit.engine.pending import OnStep, Pending, RequestHandle
 from kit.engine.pool import WorkerPool
+from kit.engine.prefix import plan_sharing, request_keys
 from kit.engine.preprocess import Preprocessor
 from kit.engine.profile import profile_largest
 from kit.engine.queue import RequestQueue
@@ -54,6 +55,7 @@ class ImageEngine:
         check_tensors(self._files, load_model_config(self.model_path))
         self.preprocessor = Preprocessor(self.model_path, config)
         self._plan = plan_worker(self.preprocessor, config)
+        self._sharing = plan_sharing(self._files, config, self._plan.worker)
         self.metrics = EngineMetrics()
         stage = config.stage
         self._queue = RequestQueue(
@@ -244,6 +246,10 @@ class ImageEngine:
         prepared = self.preprocessor.prepare(request)
         request_id = request.request_id or f"img-{uuid.uuid4().hex}"
         layout = prepared.rows.layout
-        pending = Pending(request_id, request, prepared, on_step, submitted)
+        # Here, on the caller's thread: nobody waits for the hashes but who sent the request.
+        prefix = None
+        if self._sharing is not None:
+            prefix = request_keys(self._sharing, request, prepared)
+        pending = Pending(request_id, request, prepared, on_step, submitted, prefix)
         self._queue.add(pending, lambda tokens: self.preprocessor.largest_size(layout, tokens))
         return pending

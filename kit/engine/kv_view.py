@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +15,8 @@ from kit.tokenizer.layout import Layout
 
 PageKind = Literal["prefix", "target", "shared"]
 """prefix: holds nothing but the prefix of its row; target: holds target tokens, perhaps after the
-end of the prefix; shared: prefix of several requests. Tail slots are no page of their own."""
+end of the prefix; shared: prefix of several rows or requests. Tail slots are no page of their own.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,12 @@ class RequestView:
 
     target_tokens: int
     """Tokens of one row that every step writes anew."""
+
+    cached_tokens: int
+    """Leading tokens of each row that an earlier request had computed."""
+
+    shared_tokens: int
+    """Leading tokens that are the same in all rows of a rank."""
 
     step: int
     """Steps made so far."""
@@ -85,10 +93,12 @@ def view_request(
     num_steps: int,
     last: StepEvent | None,
     *,
+    shared: Collection[int] = (),
     first_page: int = 0,
 ) -> RequestView:
     """Say what a request holds; `last` is its last step, None before the first.
 
+    shared: pages that stand in several tables, of one request or more.
     first_page: number of the first page of its group.
     """
     return RequestView(
@@ -98,15 +108,29 @@ def view_request(
         generation=holding.allocation.generation,
         prefix_tokens=layout.prefix_len,
         target_tokens=layout.target_len,
+        cached_tokens=holding.allocation.num_cached_tokens,
+        shared_tokens=holding.allocation.num_shared_tokens,
         step=last.step if last else 0,
         num_steps=num_steps,
         tokens_written=last.tokens_written if last else 0,
-        rows=view_rows(holding.allocation, layout, first_page),
+        rows=view_rows(holding.allocation, layout, shared, first_page),
     )
 
 
+def shared_pages(holdings: Iterable[Holding]) -> dict[int, set[int]]:
+    """Return, by group, the pages that stand in several tables."""
+    seen: dict[int, set[int]] = {}
+    shared: dict[int, set[int]] = {}
+    for holding in holdings:
+        for table in holding.allocation.page_tables:
+            known = seen.setdefault(holding.group, set())
+            shared.setdefault(holding.group, set()).update(known.intersection(table))
+            known.update(table)
+    return shared
+
+
 def view_rows(
-    allocation: KVAllocation, layout: Layout, first_page: int = 0
+    allocation: KVAllocation, layout: Layout, shared: Collection[int] = (), first_page: int = 0
 ) -> tuple[tuple[PageView, ...], ...]:
     """Say what lies in every page of an allocation whose rows have this layout."""
     size = allocation.page_size
@@ -115,6 +139,8 @@ def view_rows(
         end = start + size
         num_tokens = min(end, allocation.num_tokens) - start
         kind: PageKind = "prefix" if end <= layout.prefix_len else "target"
+        if page in shared:
+            kind = "shared"
         return PageView(first_page + page, kind, num_tokens, size - num_tokens)
 
     return tuple(

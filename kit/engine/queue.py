@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kit.engine.deadlines import Deadlines
-from kit.engine.kv_view import RequestView, view_request
+from kit.engine.kv_view import RequestView, shared_pages, view_request
 from kit.engine.pending import Pending, closing_error, deadline_error, phase_times
 from kit.engine.progress import Progress, mean_run_time_s
 from kit.errors import InvalidRequestError, KitError, OverloadedError, UnavailableError
@@ -71,6 +71,9 @@ class RequestQueue:
         self._turns: tuple[dict[str, Turn], ...] = tuple({} for _ in pools)
         self._pending: dict[str, Pending] = {}
         self._progress = tuple(Progress() for _ in pools)
+        self._num_evicted = 0
+        """Cached pages that the metrics have counted as evicted."""
+
         self._version = 0
         self._closing = False
         self._fault: str | None = None
@@ -276,6 +279,7 @@ class RequestQueue:
             version, seen = self._version, self._scheduler.snapshot()
             holdings = [(h, self._pending[h.request_id]) for h in self._scheduler.holdings()]
             events = [progress.event for progress in self._progress]
+        shared = shared_pages(holding for holding, _ in holdings)
 
         def view(holding: Holding, pending: Pending) -> RequestView:
             return view_request(
@@ -283,6 +287,7 @@ class RequestQueue:
                 pending.prepared.rows.layout,
                 pending.prepared.sampling.num_inference_steps,
                 events[holding.group] if holding.is_running else None,
+                shared=shared[holding.group],
                 first_page=sum(group.num_pages for group in seen.groups[: holding.group]),
             )
 
@@ -294,6 +299,7 @@ class RequestQueue:
             self._progress[group].begin()
             self._scheduling_changed()
             pending = self._pending[scheduled.request_id]
+            self._count_prefix(pending, scheduled.allocation)
             begun = Turn(pending, scheduled.allocation, time.perf_counter())
             turns[scheduled.request_id] = begun
         if not self._by_steps:
@@ -304,6 +310,14 @@ class RequestQueue:
         turn = turns[request_id]
         turns[request_id] = replace(turn, is_first=False)
         return turn
+
+    def _count_prefix(self, pending: Pending, allocation: KVAllocation | None) -> None:
+        if pending.prefix is not None and allocation is not None:
+            num_rows = len(allocation.page_tables)
+            self._metrics.count_prefix(
+                queries=num_rows * pending.prepared.rows.layout.prefix_len,
+                hits=num_rows * allocation.num_cached_tokens,
+            )
 
     def _check_open(self) -> None:
         if self._fault is not None:
@@ -328,7 +342,10 @@ class RequestQueue:
             running=len(seen.running),
             pages_used=seen.num_pages_used,
             pages_peak=seen.peak_pages_used,
+            pages_cached=seen.num_pages_cached,
+            evictions=seen.num_pages_evicted - self._num_evicted,
         )
+        self._num_evicted = seen.num_pages_evicted
         self._version += 1
         self._changed.notify_all()
 

@@ -18,9 +18,16 @@ class PageCounts:
 
     total: int
     used: int
+    """By requests; one that several use counts once."""
+
     free: int
+    """That can be handed out, cached ones included."""
+
     peak: int
     """Most pages in use at one moment so far; of several groups the sum of each one's most."""
+
+    cached: int
+    """Free pages that hold a prefix which later requests find, until the room is needed."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +99,18 @@ class EngineStatus:
             sum(pool.used for pool in pools),
             sum(pool.free for pool in pools),
             sum(pool.peak for pool in pools),
+            sum(pool.cached for pool in pools),
         )
 
 
 def count_pages(seen: SchedulerSnapshot | GroupSnapshot) -> PageCounts:
     """Return the page counts of a Scheduler's snapshot, or of one group's."""
     return PageCounts(
-        seen.num_pages, seen.num_pages_used, seen.num_pages_free, seen.peak_pages_used
+        total=seen.num_pages,
+        used=seen.num_pages_used,
+        free=seen.num_pages_free,
+        peak=seen.peak_pages_used,
+        cached=seen.num_pages_cached,
     )
 
 

@@ -53,6 +53,12 @@ class Metrics(BaseModel):
     target_tokens: int
     """Of one row, written by every step."""
 
+    cached_tokens: int
+    """Leading tokens of each row that an earlier request had computed."""
+
+    shared_tokens: int
+    """Leading tokens computed once for all rows of a rank, unless they were cached."""
+
     num_rows: int
     num_pages: int
     kv_bytes: int

@@ -48,6 +48,26 @@ class EngineMetrics:
         self._pages_peak = Gauge(
             "kit_kv_pages_peak", "Most KV pages held at one moment so far.", registry=registry
         )
+        self._pages_cached = Gauge(
+            "kit_kv_pages_cached",
+            "KV pages that no request holds and later ones may find a prefix in.",
+            registry=registry,
+        )
+        self._prefix_queries = Counter(
+            "kit_prefix_cache_queries",
+            "Prefix tokens of requests that began to run, all rows of a rank.",
+            registry=registry,
+        )
+        self._prefix_hits = Counter(
+            "kit_prefix_cache_hits",
+            "Prefix tokens whose keys and values were found, all rows of a rank.",
+            registry=registry,
+        )
+        self._evictions = Counter(
+            "kit_prefix_cache_evictions",
+            "Cached KV pages that were handed out for something else.",
+            registry=registry,
+        )
         self._pool_pages = Gauge(
             "kit_kv_pool_pages", "KV pages of the pool, held or not.", registry=registry
         )
@@ -81,12 +101,28 @@ class EngineMetrics:
         for outcome in OUTCOMES:
             self._requests.labels(outcome)
 
-    def set_load(self, *, queued: int, running: int, pages_used: int, pages_peak: int) -> None:
-        """Say how full the queue and the pool are."""
+    def set_load(
+        self,
+        *,
+        queued: int,
+        running: int,
+        pages_used: int,
+        pages_peak: int,
+        pages_cached: int,
+        evictions: int,
+    ) -> None:
+        """Say how full the queue and the pool are; evictions: since it was said last."""
         self._queue.set(queued)
         self._running.set(running)
         self._pages_used.set(pages_used)
         self._pages_peak.set(pages_peak)
+        self._pages_cached.set(pages_cached)
+        self._evictions.inc(evictions)
+
+    def count_prefix(self, *, queries: int, hits: int) -> None:
+        """Count prefix tokens that were looked for, and those of them that were found."""
+        self._prefix_queries.inc(queries)
+        self._prefix_hits.inc(hits)
 
     def set_pool(self, *, num_pages: int, num_bytes: int) -> None:
         """Say what the loaded pool holds; both 0 in dense_legacy."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.engine.kv_view import PageView, view_rows
+from kit.engine.kv_view import PageView, shared_pages, view_rows
 from kit.kv.allocation import KVAllocation
+from kit.scheduler.scheduler import Holding
 from kit.tokenizer.layout import Layout
 
 
@@ -25,6 +26,26 @@ def test_a_page_at_the_end_of_the_prefix_is_a_target_page() -> None:
         PageView(2, "target", 4, 0),  # tokens 8 and 9 are prefix, 10 and 11 target
         PageView(3, "target", 3, 1),
     )
+
+
+def test_a_page_in_several_tables_of_one_group_is_shared() -> None:
+    def holding(name: str, group: int, *tables: tuple[int, ...]) -> Holding:
+        return Holding(name, group, False, KVAllocation(name, 1, tables, 16, 4))
+
+    held = [
+        holding("two rows", 0, (0, 1, 2), (0, 3, 4)),
+        holding("reads one of them", 0, (3, 5, 6)),
+        holding("same numbers elsewhere", 1, (0, 1, 2)),
+    ]
+    shared = shared_pages(held)
+    assert shared == {0: {0, 3}, 1: set()}
+    layout = Layout(prefix_len=8, num_special=1, grid=(1, 3), tail_len=1)
+    tables = ((0, 1, 2), (0, 3, 4))
+    rows = view_rows(KVAllocation("r", 1, tables, 12, 4), layout, shared[0])
+    assert [[page.kind for page in row] for row in rows] == [
+        ["shared", "prefix", "target"],
+        ["shared", "shared", "target"],
+    ]
 
 
 @given(

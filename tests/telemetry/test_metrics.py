@@ -37,6 +37,10 @@ def test_every_series_is_there_before_its_first_event() -> None:
         "kit_running_requests",
         "kit_kv_pages_used",
         "kit_kv_pages_peak",
+        "kit_kv_pages_cached",
+        "kit_prefix_cache_queries_total",
+        "kit_prefix_cache_hits_total",
+        "kit_prefix_cache_evictions_total",
         "kit_kv_pool_pages",
         "kit_kv_pool_bytes",
         "kit_steps_total",
@@ -68,6 +72,26 @@ def test_errors_count_as_one_outcome(error: Exception, outcome: str) -> None:
     counted = {name: samples(metrics)[f"kit_requests_total/{name}"] for name in OUTCOMES}
     assert outcome_of(error) == outcome
     assert counted == {name: float(name == outcome) for name in OUTCOMES}
+
+
+def test_hits_are_counted_beside_queries_and_evictions_as_they_come() -> None:
+    metrics = EngineMetrics()
+    metrics.count_prefix(queries=200, hits=176)
+    metrics.count_prefix(queries=200, hits=0)
+    for cached, evictions in ((9, 0), (7, 2), (7, 1)):
+        metrics.set_load(
+            queued=0,
+            running=0,
+            pages_used=3,
+            pages_peak=5,
+            pages_cached=cached,
+            evictions=evictions,
+        )
+    seen = samples(metrics)
+    assert seen["kit_prefix_cache_queries_total"] == 400
+    assert seen["kit_prefix_cache_hits_total"] == 176
+    assert seen["kit_prefix_cache_evictions_total"] == 3
+    assert seen["kit_kv_pages_cached"] == 7
 
 
 def test_two_engines_count_apart() -> None:
