@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 import torch
 from golden_cases import CASE_NAMES, REFERENCE_CASE_NAMES, case_images, load_case
+from golden_check import check_trace
 from safetensors.torch import load_file
-from torch import Tensor
 
 from kit.doctor.golden import case_request
-
-LIMIT = 1e-4
 
 DENSE = [
     {"mode": "dense_legacy", "backend": "FLASH_ATTN"},
@@ -32,11 +30,6 @@ def single_requests(inputs: dict[str, Any]) -> list[dict[str, Any]]:
         inputs | {"prompt": prompt, "seed": seed}
         for prompt, seed in zip(inputs["prompt"], inputs["seed"], strict=True)
     ]
-
-
-def rows_of(wanted: Tensor, index: int, num_requests: int) -> Tensor:
-    """Rows of request `index`: all conditional rows come first, then all unconditional ones."""
-    return wanted[index::num_requests]
 
 
 def name_of(deployment: dict[str, Any]) -> str:
@@ -74,35 +67,3 @@ def test_case_from_prompt_to_pixels(
         if "image_u8" in wanted:
             pixels = torch.from_numpy(result.image).int()
             assert (pixels - wanted["image_u8"][index].int()).abs().max() <= 1
-
-
-def check_trace(
-    seen: dict[str, Tensor], wanted: dict[str, Tensor], index: int, num_requests: int
-) -> None:
-    length = seen["input_ids"].shape[1]
-    ids = rows_of(wanted["input_ids"], index, num_requests)
-    assert torch.equal(seen["input_ids"], ids[:, :length])
-    positions = wanted["positions_yx"][index if wanted["positions_yx"].shape[0] > 1 else 0]
-    assert torch.equal(seen["positions_yx"][0], positions[:length])
-    assert torch.equal(seen["noise_bf16"], wanted["noise_bf16"][index : index + 1])
-    assert torch.equal(seen["sigmas"], wanted["sigmas"])
-    assert torch.equal(seen["timesteps"], wanted["timesteps"])
-    compared = 0
-    for key, value in wanted.items():
-        if not key.startswith(("step", "ref")):
-            continue
-        if key.startswith("ref"):
-            assert num_requests == 1, "cases with references are single requests"
-        elif key.endswith(".pred"):
-            value = rows_of(value, index, num_requests)
-        elif value.dim() > 1:
-            value = value[index : index + 1]
-        torch.testing.assert_close(
-            seen[key], value, atol=LIMIT, rtol=0, msg=lambda m, k=key: f"{k}: {m}"
-        )
-        compared += 1
-    assert compared >= 3 * wanted["timesteps"].numel()
-    if "vae_decode_out" in wanted:
-        torch.testing.assert_close(
-            seen["vae_decode_out"], wanted["vae_decode_out"][index : index + 1], atol=LIMIT, rtol=0
-        )

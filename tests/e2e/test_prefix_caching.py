@@ -1,0 +1,228 @@
+"""Pages shared between rows, images and requests: the same pictures, and less work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from golden_cases import case_images, load_case
+from golden_check import check_trace
+from reuse_cases import num_common_tokens
+from safetensors.torch import load_file
+
+from kit.api import GenerationRequest, ImageEngine, SamplingParams, load_config
+from kit.doctor.golden import case_request
+from kit.errors import CancelledError
+from kit.request import GenerationResult, StepEvent
+
+PAGE = 16
+PAGED = {
+    "diffusion_kv_mode": "paged_scheduler",
+    "diffusion_kv_max_rows_per_request": 2,
+    "diffusion_kv_page_size": PAGE,
+}
+
+
+def whole(num_tokens: int) -> int:
+    """Tokens of whole pages."""
+    return num_tokens // PAGE * PAGE
+
+
+@pytest.mark.parametrize(
+    "name", ["t2i_instruct_landscape", "ti2i_ref1_landscape", "ti2i_ref2_square"]
+)
+def test_golden_cases_over_shared_pages(name: str, checkpoint: Path, tmp_path: Path) -> None:
+    """The first run shares its rows' common tokens, the second finds what the first one left."""
+    case = load_case(name)
+    wanted = load_file(case.tensors_path)
+    images = case_images(case.inputs)
+    results = []
+    with make_engine(checkpoint) as engine:
+        rows = engine.preprocessor.prepare(replace(case_request(case.inputs), images=images)).rows
+        for index in range(2):
+            trace = tmp_path / f"{index}.safetensors"
+            request = case_request(case.inputs, trace_path=trace)
+            results.append(engine.generate(replace(request, images=images)))
+            seen = load_file(trace)
+            # A reference whose keys and values were found is not read again.
+            check_trace(
+                seen, {key: v for key, v in wanted.items() if key in seen or "ref" not in key}, 0, 1
+            )
+    layout, common = rows.layout, num_common_tokens(rows)
+    first, second = (result.metrics for result in results)
+    assert (first.cached_tokens, first.shared_tokens) == (0, common)
+    assert first.tokens_written[0] == 2 * layout.kv_len - (common if common >= PAGE else 0)
+    assert (second.cached_tokens, second.shared_tokens) == (whole(layout.prefix_len), common)
+    assert second.tokens_written[0] == 2 * (layout.kv_len - whole(layout.prefix_len))
+    assert first.tokens_written[1:] == second.tokens_written[1:]
+    pages = -(-layout.kv_len // PAGE)
+    assert first.num_pages == second.num_pages == 2 * pages - common // PAGE
+    # The last reference ends in the page that the prompt begins in.
+    assert [f"ref{i}.vae_moments" in seen for i in range(len(images))] == [
+        span.end > whole(layout.prefix_len) for span in layout.references
+    ]
+
+
+def make_engine(folder: Path, **stage: object) -> ImageEngine:
+    stage = {**PAGED, "enable_prefix_caching": True, **stage}
+    return ImageEngine(folder, load_config(folder, stage_overrides={"0": stage}))
+
+
+@pytest.fixture(scope="module")
+def engine(checkpoint: Path) -> Iterator[ImageEngine]:
+    with make_engine(checkpoint) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def plain(checkpoint: Path) -> Iterator[ImageEngine]:
+    with make_engine(checkpoint, enable_prefix_caching=False) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def request_with_reference() -> GenerationRequest:
+    images = case_images(load_case("ti2i_ref1_landscape").inputs)
+    sampling = SamplingParams(height=256, width=256, num_inference_steps=2, seed=5)
+    return GenerationRequest("make the cat blue", sampling, images=images, reference_seed=1)
+
+
+def same_picture(one: GenerationResult, other: GenerationResult) -> bool:
+    return int(np.abs(one.image.astype(int) - other.image).max()) <= 1
+
+
+def clear(engine: ImageEngine) -> None:
+    engine._queue._scheduler._groups[0].kv.forget_prefixes()  # type: ignore[union-attr]
+
+
+def test_another_seed_finds_the_prefix_and_gives_its_own_picture(
+    engine: ImageEngine, plain: ImageEngine, request_with_reference: GenerationRequest
+) -> None:
+    clear(engine)
+    other = replace(
+        request_with_reference, sampling=replace(request_with_reference.sampling, seed=6)
+    )
+    engine.generate(request_with_reference)
+    found = engine.generate(other)
+    assert found.metrics.cached_tokens == whole(found.metrics.prefix_tokens)
+    assert same_picture(found, plain.generate(other))
+    assert not same_picture(found, plain.generate(request_with_reference))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"reference_seed": 2},
+        {"system_prompt": "You are a helpful assistant"},
+        {"template": "pretrain", "images": ()},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_another_prefix_is_computed_anew(
+    engine: ImageEngine,
+    plain: ImageEngine,
+    request_with_reference: GenerationRequest,
+    change: dict[str, Any],
+) -> None:
+    clear(engine)
+    engine.generate(request_with_reference)
+    if not change.get("images", True):
+        change = {**change, "reference_seed": None}
+    other = replace(request_with_reference, **change)
+    result = engine.generate(other)
+    # At most the tokens before the reference are the same.
+    assert result.metrics.cached_tokens < PAGE
+    assert same_picture(result, plain.generate(other))
+
+
+def test_another_picture_of_the_same_shape_is_computed_anew(
+    engine: ImageEngine, request_with_reference: GenerationRequest
+) -> None:
+    clear(engine)
+    engine.generate(request_with_reference)
+    (image,) = request_with_reference.images
+    pixels = image.latent_pixels.copy()
+    pixels[0, 0, 0] ^= 1
+    other = replace(request_with_reference, images=(replace(image, latent_pixels=pixels),))
+    assert engine.generate(other).metrics.cached_tokens < PAGE
+
+
+def test_another_prompt_finds_the_reference(
+    engine: ImageEngine, plain: ImageEngine, request_with_reference: GenerationRequest
+) -> None:
+    clear(engine)
+    engine.generate(request_with_reference)
+    other = replace(request_with_reference, prompt="put the small cat on the green grass")
+    result = engine.generate(other)
+    assert result.metrics.cached_tokens == whole(result.metrics.shared_tokens) > PAGE
+    assert same_picture(result, plain.generate(other))
+
+
+def pages_of(engine: ImageEngine) -> list[torch.Tensor]:
+    """Copies of all keys and values of the pool."""
+    store = engine._pool.groups[0]._executor._runner.backend.store  # type: ignore[union-attr]
+    return [tensor.clone() for tensor in (*store.keys, *store.values)]
+
+
+def cached_pages(engine: ImageEngine) -> list[int]:
+    pool = engine._queue._scheduler._groups[0].kv.pool  # type: ignore[union-attr]
+    return [page for page in range(pool.num_pages) if pool.is_cached(page)]
+
+
+def test_a_request_that_is_cancelled_leaves_nothing_and_spoils_nothing(
+    engine: ImageEngine, request_with_reference: GenerationRequest
+) -> None:
+    clear(engine)
+    engine.generate(request_with_reference)
+    kept, before = cached_pages(engine), pages_of(engine)
+    assert kept
+    sampling = replace(request_with_reference.sampling, num_inference_steps=50)
+    longer = replace(request_with_reference, sampling=sampling, prompt="make the dog green now")
+
+    def cancel(event: StepEvent) -> None:
+        engine.cancel(event.request_id)
+
+    with pytest.raises(CancelledError):
+        engine.submit(longer, cancel).future.result(60)
+    assert cached_pages(engine) == kept
+    for old, new in zip(before, pages_of(engine), strict=True):
+        assert old[kept].equal(new[kept])
+    # What only the cancelled one wrote is not found: as much as before is.
+    again = engine.generate(replace(longer, sampling=request_with_reference.sampling))
+    assert again.metrics.cached_tokens == whole(again.metrics.shared_tokens)
+
+
+@pytest.mark.parametrize(
+    ("levels", "shares_rows", "shares_images", "shares_requests"),
+    [
+        (["rows"], True, False, False),
+        (["images"], False, True, False),
+        (["requests"], False, True, True),
+        (["rows", "images"], True, True, False),
+    ],
+    ids=str,
+)
+def test_each_level_shares_what_it_names(
+    levels: list[str],
+    shares_rows: bool,
+    shares_images: bool,
+    shares_requests: bool,
+    checkpoint: Path,
+    plain: ImageEngine,
+    request_with_reference: GenerationRequest,
+) -> None:
+    one = replace(request_with_reference, parent_id="parent")
+    sibling = replace(one, sampling=replace(one.sampling, seed=6))
+    with make_engine(checkpoint, prefix_caching_levels=levels) as engine:
+        results = [engine.generate(request) for request in (one, sibling)]
+        stranger = engine.generate(replace(sibling, parent_id="stranger"))
+    assert [result.metrics.shared_tokens > 0 for result in results] == [shares_rows] * 2
+    assert (results[1].metrics.cached_tokens > 0) == shares_images
+    assert (stranger.metrics.cached_tokens > 0) == shares_requests
+    for result in (results[1], stranger):
+        assert same_picture(result, plain.generate(sibling))
