@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +35,12 @@ def whole(num_tokens: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["t2i_instruct_landscape", "ti2i_ref1_landscape", "ti2i_ref2_square"]
+    "name",
+    [
+        "t2i_instruct_landscape",
+        "ti2i_ref1_landscape",
+        pytest.param("ti2i_ref2_square", marks=pytest.mark.long),
+    ],
 )
 def test_golden_cases_over_shared_pages(name: str, checkpoint: Path, tmp_path: Path) -> None:
     """The first run shares its rows' common tokens, the second finds what the first one left."""
@@ -197,6 +203,7 @@ def test_a_request_that_is_cancelled_leaves_nothing_and_spoils_nothing(
     assert again.metrics.cached_tokens == whole(again.metrics.shared_tokens)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("levels", "shares_rows", "shares_images", "shares_requests"),
     [
@@ -226,3 +233,52 @@ def test_each_level_shares_what_it_names(
     assert (stranger.metrics.cached_tokens > 0) == shares_requests
     for result in (results[1], stranger):
         assert same_picture(result, plain.generate(sibling))
+
+
+@pytest.mark.long
+def test_random_requests_over_a_small_pool_give_the_pictures_of_none_shared(
+    checkpoint: Path, plain: ImageEngine, request_with_reference: GenerationRequest
+) -> None:
+    """Pages come, are found, and go for others; some requests end early."""
+    draw = random.Random(4)
+    once = replace(request_with_reference.sampling, num_inference_steps=1)
+    (image,) = request_with_reference.images
+    mirrored = replace(
+        image,
+        latent_pixels=image.latent_pixels[:, ::-1].copy(),
+        patch_pixels=image.patch_pixels[:, ::-1].copy(),
+    )
+    pictures = ((image,), (mirrored,), ())
+    prompts = ("make the cat blue", "make the cat red", "put it on the grass by the tall trees")
+    expected: dict[object, GenerationResult] = {}
+    found = 0
+    kv_len = plain.preprocessor.prepare(request_with_reference).rows.layout.kv_len
+    pages = 3 * -(-kv_len // PAGE)
+    page_bytes = plain.kv_view().page_bytes
+    with make_engine(checkpoint, kv_cache_memory_bytes=pages * page_bytes) as engine:
+        for _ in range(50):
+            prompt, which, seed = draw.choice(prompts), draw.randrange(3), draw.choice((5, 6))
+            request = replace(
+                request_with_reference,
+                prompt=prompt,
+                sampling=once,
+                images=pictures[which],
+                reference_seed=seed if pictures[which] else None,
+            )
+            if draw.random() < 0.2:
+                longer = replace(request, sampling=replace(once, num_inference_steps=9))
+                handle = engine.submit(longer, lambda event: engine.cancel(event.request_id))
+                with pytest.raises(CancelledError):
+                    handle.future.result(60)
+                continue
+            key = (prompt, which, seed)
+            if key not in expected:
+                expected[key] = plain.generate(request)
+            result = engine.generate(request)
+            assert same_picture(result, expected[key])
+            found += result.metrics.cached_tokens > 0
+            seen = engine.status().pages
+            assert (seen.used, seen.free) == (0, pages)
+        evicted = engine._queue.snapshot().num_pages_evicted
+    assert found > 10
+    assert evicted > 100
