@@ -170,30 +170,30 @@ def test_another_prompt_finds_the_reference(
 
 
 def test_a_new_reference_behind_one_that_is_found_draws_what_it_would(
-    engine: ImageEngine,
+    checkpoint: Path,
     plain: ImageEngine,
     request_with_reference: GenerationRequest,
     tmp_path: Path,
 ) -> None:
-    """The latents of references are drawn one after another, the found one's included."""
-    clear(engine)
+    """The latents of references are drawn one after another, the found one's included.
+
+    Pages of one token end where the first reference does.
+    """
     one, other = case_images(load_case("ti2i_ref2_square").inputs)
     sampling = replace(request_with_reference.sampling, num_inference_steps=1)
     both = replace(request_with_reference, images=(one, other), sampling=sampling)
-    engine.generate(replace(both, images=(one, one)))
-    traces = []
-    for drawn_by in (engine, plain):
-        trace = tmp_path / f"{len(traces)}.safetensors"
-        result = drawn_by.generate(replace(both, trace_path=str(trace)))
-        traces.append(load_file(trace))
-    seen, wanted = traces
+    traced = [replace(both, trace_path=str(tmp_path / f"{i}.safetensors")) for i in range(2)]
+    with make_engine(checkpoint, diffusion_kv_page_size=1) as engine:
+        engine.generate(replace(both, images=(one, one)))
+        engine.generate(traced[0])
+    plain.generate(traced[1])
+    seen, wanted = (load_file(str(request.trace_path)) for request in traced)
     assert "ref0.cond_latents" in wanted
     assert "ref0.cond_latents" not in seen
     assert seen["ref1.cond_latents"].equal(wanted["ref1.cond_latents"])
     torch.testing.assert_close(
         seen["step1.latents_out"], wanted["step1.latents_out"], atol=1e-4, rtol=0
     )
-    assert result.metrics.cached_tokens == 0
 
 
 def pages_of(engine: ImageEngine) -> list[torch.Tensor]:
