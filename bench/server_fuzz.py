@@ -149,10 +149,12 @@ class Answer:
 Send = Callable[[FuzzRequest], Answer]
 
 
-def _targets() -> Iterator[tuple[str, str] | None]:
-    """Every field of every body; None, now and then, is no body at all."""
-    fields = [(path, name) for path, body in _BODIES.items() for name in body.model_fields]
-    fields += [(EDITS, name) for name in (*ImageEditForm.model_fields, "image", "mask")]
+def _targets() -> Iterator[tuple[str, str, bool] | None]:
+    """Every field of every body, True for a form's; None, now and then, is no body at all."""
+    fields = [(path, name, False) for path, body in _BODIES.items() for name in body.model_fields]
+    fields += [(EDITS, name, True) for name in (*ImageEditForm.model_fields, "image", "mask")]
+    # A job reads the same form; what it does with it is its own.
+    fields += [(JOBS, name, True) for name in ("image", "stream", "n")]
     for at, field in enumerate(fields):
         yield field
         if at % 16 == 0:
@@ -174,16 +176,16 @@ def fuzz_requests(num: int, seed: int) -> Iterator[FuzzRequest]:
     for target in itertools.islice(itertools.cycle(_TARGETS), num):
         if target is None:
             yield _malformed(draw)
-        elif target[0] == EDITS:
-            yield _form(target[1], values, draw)
         else:
-            yield _json_body(*target, values, draw)
+            path, name, is_form = target
+            yield (_form if is_form else _json_body)(path, name, values, draw)
 
 
 def problem_of(request: FuzzRequest, answer: Answer) -> str | None:
     """Say what is wrong with an answer; None when it is as it should be."""
     what = f"{request.method} {request.path} {request.content[:300]!r}: {answer.status}"
-    allowed = (501,) if request.path == EDITS else ()
+    is_form = request.content_type.startswith("multipart/")
+    allowed = (501,) if is_form and request.path in (EDITS, JOBS) else ()
     if answer.status >= 500 and answer.status not in allowed:
         return f"{what}, {answer.content[:300]!r}"
     if "x-request-id" not in answer.headers:
@@ -246,7 +248,7 @@ def _takes_long(field: str, value: Any) -> bool:
     )
 
 
-def _form(name: str, values: Iterator[Any], draw: random.Random) -> FuzzRequest:
+def _form(path: str, name: str, values: Iterator[Any], draw: random.Random) -> FuzzRequest:
     parts: list[tuple[str, bytes, bool]] = [("prompt", b"a cat", False)]
     if draw.random() < 0.8:
         parts.append((draw.choice(("image", "image[]")), draw.choice(_FILES), True))
@@ -263,7 +265,7 @@ def _form(name: str, values: Iterator[Any], draw: random.Random) -> FuzzRequest:
     is_cut = not parts[-1][2] and draw.random() < 0.1
     end = b"" if is_cut else f"--{_BOUNDARY}--\r\n".encode()
     content_type = f"multipart/form-data; boundary={_BOUNDARY}"
-    return FuzzRequest("POST", EDITS, b"".join((*lines, end)), content_type)
+    return FuzzRequest("POST", path, b"".join((*lines, end)), content_type)
 
 
 def _malformed(draw: random.Random) -> FuzzRequest:

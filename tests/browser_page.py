@@ -19,6 +19,20 @@ from bench.server_process import PATIENCE_S
 
 PATIENCE_MS = PATIENCE_S * 1000
 
+_UNNAMED = """() => Array.from(document.querySelectorAll("input, textarea, button, select"))
+  .filter((e) => e.offsetParent !== null)
+  .filter((e) => !(e.labels?.length && e.labels[0].innerText.trim()) && !e.textContent?.trim()
+    && !e.getAttribute("aria-label")?.trim() && !e.getAttribute("aria-labelledby"))
+  .map((e) => e.outerHTML.slice(0, 200))"""
+# Gradio's own containers cut off what is too wide, so the document's width does not tell.
+_CUT_OFF = """() => Array.from(document.querySelectorAll(".gradio-container *"))
+  .filter((e) => e.checkVisibility() && !e.closest(".kit-scroll, svg"))
+  .filter((e) => e.getBoundingClientRect().right > innerWidth + 0.5)
+  .map((e) => e.outerHTML.slice(0, 200))"""
+_NO_TEXT = """() => Array.from(
+  document.querySelectorAll("img:not([alt]), svg[role=img]:not([aria-label])"),
+  (e) => e.outerHTML.slice(0, 200))"""
+
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
@@ -111,3 +125,25 @@ def open_tab(page: Page, name: str) -> None:
 def wait_for_steps(page: Page, num_steps: int) -> None:
     """Wait until a request of so many steps is on its way; which step is seen is chance."""
     page.get_by_text(re.compile(rf"[Ss]tep \d+ of {num_steps}")).wait_for()
+
+
+def fill(page: Page, form: str, **fields: str) -> None:
+    """Type into fields of a form."""
+    for name, value in fields.items():
+        page.locator(f"#{form}-{name}").locator("textarea, input").first.fill(value)
+
+
+def lock_seed(page: Page, form: str, seed: str) -> None:
+    """Name the seed instead of having one drawn."""
+    page.locator(f"#{form}-new-seed input").uncheck()
+    fill(page, form, seed=seed)
+
+
+def check_layout(page: Page, name: str) -> None:
+    """Nothing that is shown is wider than a screen, and nothing is nameless."""
+    for width in (360, 768, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        assert page.evaluate(_CUT_OFF) == [], f"{name} at {width} pixels"
+    assert page.evaluate(_UNNAMED) == [], name
+    assert page.evaluate(_NO_TEXT) == [], name

@@ -35,6 +35,9 @@ class Info:
     defaults: dict[str, Any]
     limits: dict[str, Any]
     cfg_distilled: bool
+    reference_refusal: str | None
+    """Why the checkpoint takes no reference images; None where it does."""
+
     refused: dict[str, str]
     """Fields that this deployment refuses, each with the reason."""
 
@@ -142,6 +145,7 @@ def read_info(body: dict[str, Any]) -> Info:
         defaults=body["defaults"],
         limits=body["limits"],
         cfg_distilled=body["model"]["cfg_distilled"],
+        reference_refusal=body["model"]["reference_refusal"],
         refused=body["not_supported"],
         raw=body,
     )
@@ -164,7 +168,7 @@ def read_pool(body: dict[str, Any]) -> Pool:
 
 
 def read_picture(event: dict[str, Any], prompt: str) -> Picture:
-    """Read an image_generation.completed event."""
+    """Read an image_generation.completed or image_edit.completed event."""
     return Picture(
         image_index=event["image_index"],
         data=base64.b64decode(event["b64_json"]),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -27,9 +29,11 @@ class Card:
     total_time_s: float
     replay: dict[str, Any]
     warnings: tuple[str, ...]
+    images: tuple[str, ...]
+    """Names of the reference images' files."""
 
 
-def make_card(picture: Picture, key: str) -> Card:
+def make_card(picture: Picture, key: str, images: Sequence[str] = ()) -> Card:
     """Keep what the gallery says of a picture."""
     return Card(
         key=key,
@@ -41,6 +45,7 @@ def make_card(picture: Picture, key: str) -> Card:
         total_time_s=picture.metrics["total_time_s"],
         replay=picture.replay,
         warnings=picture.warnings,
+        images=tuple(images),
     )
 
 
@@ -51,7 +56,8 @@ def file_name(card: Card) -> str:
 def replay_command(card: Card) -> str:
     """Return what makes the picture again: on as many threads, for sums depend on their number."""
     num_threads = card.replay["record"]["platform"]["num_threads"]
-    return f"OMP_NUM_THREADS={num_threads} kit replay {file_name(card)}"
+    images = "".join(f" --image {shlex.quote(name)}" for name in card.images)
+    return f"OMP_NUM_THREADS={num_threads} kit replay {file_name(card)}{images}"
 
 
 def gallery(cards: list[Card]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -104,12 +106,17 @@ class ServerClient:
                 if data is not None:
                     yield read_pool(data)
 
-    async def draw(self, body: dict[str, Any]) -> AsyncGenerator[Step | Preview | Picture, None]:
-        """Ask for pictures as a stream; closing the generator cancels them.
+    async def draw(
+        self, body: dict[str, Any], images: Sequence[Path] = ()
+    ) -> AsyncGenerator[Step | Preview | Picture, None]:
+        """Ask for pictures as a stream, with the files of reference images if there are any.
 
-        Raises UnreachableError, AnswerError.
+        Closing the generator cancels them. Raises UnreachableError, AnswerError.
         """
-        async with self._open("POST", "/v1/images/generations", json=body) as response:
+        path, sent = "/v1/images/generations", {"json": body}
+        if images:
+            path, sent = "/v1/images/edits", await asyncio.to_thread(_as_form, body, images)
+        async with self._open("POST", path, **sent) as response:
             async for comment, data in _events(response):
                 if data is None:
                     if step := _STEP.match(comment):
@@ -117,9 +124,9 @@ class ServerClient:
                         yield Step(index - 1, num_images, number, num_steps)
                 elif "error" in data:
                     raise _refusal(data, None, None)
-                elif data["type"] == "image_generation.partial_image":
+                elif data["type"].endswith(".partial_image"):
                     yield Preview(data["image_index"], base64.b64decode(data["b64_json"]))
-                elif data["type"] == "image_generation.completed":
+                elif data["type"].endswith(".completed"):
                     yield read_picture(data, body["prompt"])
 
     @asynccontextmanager
@@ -133,6 +140,18 @@ class ServerClient:
                 if response.status_code != 200:
                     await response.aread()
                 yield _checked(response)
+
+
+def form_fields(body: dict[str, Any]) -> dict[str, str]:
+    """Return a body as the fields of a form, whose values are text."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in body.items()
+    }
+
+
+def _as_form(body: dict[str, Any], images: Sequence[Path]) -> dict[str, Any]:
+    files = [("image[]", (image.name, image.read_bytes())) for image in images]
+    return {"data": form_fields(body), "files": files}
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from kit.demo.create_tab import at_rest
 from kit.demo.desk import Desk
 from kit.demo.drawing import Drawing
 from kit.demo.feed import ServerFeed
-from kit.demo.form import FieldError, RequestForm, read_fields
+from kit.demo.form import FieldError, RequestForm, read_fields, read_images
 from kit.demo.words import name_server, say_error, show_error
 from kit.errors import KitError
 
@@ -77,7 +77,7 @@ class CompareTab:
 
     async def _compare(self, request: gr.Request, *values: Any) -> AsyncIterator[dict[Any, Any]]:
         try:
-            body = read_fields(values)
+            body, images = read_fields(values), read_images(values)
         except FieldError as error:
             yield self.form.show_errors(error.field, error.text) | {self._said: ""}
             return
@@ -98,10 +98,12 @@ class CompareTab:
                     page_key(str(request.session_hash)),
                     feed.client,
                     body | {"stream": True, "partial_images": _NUM_PREVIEWS},
+                    images,
                 )
                 async for html in _draw(drawing, feed.label, pictures):
                     yield {self._progress: html}
-            kept = [make_card(picture, self._desk.shelf.put(picture.data)) for picture in pictures]
+            names = [image.name for image in images]
+            kept = [make_card(one, self._desk.shelf.put(one.data), names) for one in pictures]
             shown = show_comparison(
                 [feed.label for feed in feeds],
                 pictures,

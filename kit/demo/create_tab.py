@@ -11,7 +11,7 @@ from kit.demo.answers import Picture, Preview, Step
 from kit.demo.cards import Card, gallery, make_card, show_preview, show_progress
 from kit.demo.desk import Desk
 from kit.demo.feed import ServerFeed
-from kit.demo.form import FieldError, RequestForm, read_fields
+from kit.demo.form import FieldError, RequestForm, read_fields, read_images
 from kit.demo.words import say_error, show_error
 from kit.errors import KitError
 
@@ -29,14 +29,16 @@ def at_rest(*needed: ServerFeed) -> tuple[Any, Any, str]:
 
 
 class CreateTab:
-    """Builds the tab where it is made; `last_body` holds the last request of this browser page."""
+    """Builds the tab where it is made.
+
+    `last` holds the last request of this browser page: its body, and the names of its images.
+    """
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         with gr.Row(elem_classes="kit-columns"):
             with gr.Column(scale=5, min_width=300):
                 self.form = RequestForm("create", with_count=True)
-                self.reference = gr.HTML(elem_classes="kit-slot")
                 with gr.Row(elem_classes="kit-buttons"):
                     self.start = gr.Button("Create", variant="primary", elem_id="create-button")
                     self._cancel = gr.Button("Cancel", interactive=False, elem_id="cancel-button")
@@ -45,7 +47,7 @@ class CreateTab:
                 self._progress = gr.HTML(elem_id="create-progress", elem_classes="kit-slot")
                 self._gallery = gr.HTML(gallery([]), elem_id="gallery")
         self._cards = gr.State([])
-        self.last_body = gr.State(None)
+        self.last = gr.State(None)
         self.start.click(
             self._create,
             [*self.form.inputs, self._cards],
@@ -58,7 +60,7 @@ class CreateTab:
                 self._progress,
                 self._gallery,
                 self._cards,
-                self.last_body,
+                self.last,
             ],
             show_progress="hidden",
             concurrency_limit=None,
@@ -74,7 +76,7 @@ class CreateTab:
     async def _create(self, request: gr.Request, *values: Any) -> AsyncIterator[dict[Any, Any]]:
         *fields, cards = values
         try:
-            body = read_fields(fields)
+            body, images = read_fields(fields), read_images(fields)
         except FieldError as error:
             yield self.form.show_errors(error.field, error.text) | {self._said: ""}
             return
@@ -89,17 +91,18 @@ class CreateTab:
         }
         asked = body | {"stream": True, "partial_images": _NUM_PREVIEWS}
         drawing = self._desk.drawings.start(
-            str(request.session_hash), self._desk.main.client, asked
+            str(request.session_hash), self._desk.main.client, asked, images
         )
+        names = [image.name for image in images]
         shown, finished = _Shown(body), list[Picture]()
         try:
             async for event in drawing.events():
                 self._desk.main.look()
                 if isinstance(event, Picture):
                     finished.append(event)
-                    cards = [make_card(event, self._desk.shelf.put(event.data)), *cards]
+                    cards = [make_card(event, self._desk.shelf.put(event.data), names), *cards]
                     cards = cards[:_MAX_CARDS]
-                    yield self._finished(body, finished, cards)
+                    yield self._finished(body, names, finished, cards)
                 shown.take(event)
                 yield {self._progress: shown.html()}
         except KitError as error:
@@ -116,7 +119,7 @@ class CreateTab:
             drawing.cancel()
 
     def _finished(
-        self, body: dict[str, Any], finished: list[Picture], cards: list[Card]
+        self, body: dict[str, Any], names: list[str], finished: list[Picture], cards: list[Card]
     ) -> dict[Any, Any]:
         first = min(finished, key=lambda picture: picture.image_index)
         return {
@@ -124,7 +127,7 @@ class CreateTab:
             self._cards: cards,
             # One that was given is there already, unless the next one is typed over it.
             self.form.seed: gr.skip() if "seed" in body else str(first.seed),
-            self.last_body: body | {"seed": first.seed},
+            self.last: (body | {"seed": first.seed}, names),
         }
 
     async def _stop(self, request: gr.Request) -> None:

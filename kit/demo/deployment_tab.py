@@ -22,32 +22,32 @@ _FIRST_BODY: dict[str, Any] = {"prompt": EXAMPLES[0], "n": 1, "seed": 7}
 class DeploymentTab:
     """Builds the tab where it is made; its timer runs while the tab is open."""
 
-    def __init__(self, desk: Desk, last_body: gr.State) -> None:
+    def __init__(self, desk: Desk, last: gr.State) -> None:
         self._desk = desk
         self._html = gr.HTML(elem_id="deployment")
         self.timer = gr.Timer(INTERVAL_S, active=False)
         shown = gr.State("")
         self.timer.tick(
             self._tick,
-            [shown, last_body],
+            [shown, last],
             [self._html, shown],
             show_progress="hidden",
             concurrency_limit=None,
         )
 
-    def _tick(self, shown: str, last_body: dict[str, Any] | None) -> Any:
+    def _tick(self, shown: str, last: tuple[dict[str, Any], list[str]] | None) -> Any:
         feeds = self._desk.feeds
-        now = json.dumps([last_body, [feed.info and feed.info.raw for feed in feeds]])
+        now = json.dumps([last, [feed.info and feed.info.raw for feed in feeds]])
         if now == shown:
             return [gr.skip(), gr.skip()]
         servers = "".join(_server(index, feed) for index, feed in enumerate(feeds))
         main = feeds[0].client
-        body = last_body or _FIRST_BODY
-        told = "The last request" if last_body else "A request"
+        body, images = last or (_FIRST_BODY, [])
+        told = "The last request" if last else "A request"
         ask = (
             f'<section class="kit-ask"><h3>{told} without this page</h3>'
-            f"<h4>curl</h4>{code_block(escape(as_curl(main, body)))}"
-            f"<h4>Python</h4>{code_block(escape(as_python(main, body)))}</section>"
+            f"<h4>curl</h4>{code_block(escape(as_curl(main, body, images)))}"
+            f"<h4>Python</h4>{code_block(escape(as_python(main, body, images)))}</section>"
         )
         return [f'<div class="kit-servers">{servers}</div>{ask}', now]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 from kit.demo.answers import Picture, Preview, Step
@@ -17,9 +18,11 @@ Event = Step | Preview | Picture
 class Drawing:
     """Draws on a task of its own, so that cancelling need not wait for the next event."""
 
-    def __init__(self, client: ServerClient, body: dict[str, Any]) -> None:
+    def __init__(
+        self, client: ServerClient, body: dict[str, Any], images: Sequence[Path] = ()
+    ) -> None:
         self._events: asyncio.Queue[Event | KitError | None] = asyncio.Queue()
-        self._task = asyncio.create_task(self._run(client, body))
+        self._task = asyncio.create_task(self._run(client, body, images))
 
     @property
     def has_ended(self) -> bool:
@@ -39,10 +42,12 @@ class Drawing:
         finally:
             self._task.cancel()
 
-    async def _run(self, client: ServerClient, body: dict[str, Any]) -> None:
+    async def _run(
+        self, client: ServerClient, body: dict[str, Any], images: Sequence[Path]
+    ) -> None:
         end: KitError | None = None
         try:
-            async with aclosing(client.draw(body)) as events:
+            async with aclosing(client.draw(body, images)) as events:
                 async for event in events:
                     self._events.put_nowait(event)
         except KitError as error:
@@ -58,10 +63,12 @@ class Drawings:
     def __init__(self) -> None:
         self._running: dict[str, Drawing] = {}
 
-    def start(self, page: str, client: ServerClient, body: dict[str, Any]) -> Drawing:
+    def start(
+        self, page: str, client: ServerClient, body: dict[str, Any], images: Sequence[Path] = ()
+    ) -> Drawing:
         """Begin; what the page drew before is cancelled."""
         self.cancel(page)
-        drawing = self._running[page] = Drawing(client, body)
+        drawing = self._running[page] = Drawing(client, body, images)
         return drawing
 
     def is_running(self, page: str) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from html import escape
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -20,6 +22,9 @@ EXAMPLES = (
 """What hunyuan_image3_tiny was trained for."""
 
 _AUTO = "auto"
+_IMAGES = 6
+"""Place of the reference images among a form's inputs."""
+
 _MAX_COUNT = 4
 """More pictures at once than a page shows well; the server may allow more."""
 
@@ -92,6 +97,21 @@ class RequestForm:
                         1, _MAX_COUNT, value=1, step=1, label="Pictures", elem_id=f"{name}-count"
                     )
                     self._slot(name, "count")
+        self.images = gr.Gallery(
+            label="Reference images",
+            columns=3,
+            fit_columns=False,
+            object_fit="contain",
+            allow_preview=False,
+            buttons=[],
+            file_types=["image"],
+            sources=["upload"],
+            interactive=False,
+            elem_id=f"{name}-images",
+            elem_classes="kit-images",
+        )
+        self._slot(name, "images")
+        self._images_note = gr.HTML(elem_id=f"{name}-images-note", elem_classes="kit-slot")
         self.inputs = [
             self.prompt,
             self.size,
@@ -99,6 +119,7 @@ class RequestForm:
             self.guidance,
             self.seed,
             self.new_seed,
+            self.images,
             *([self.count] if with_count else []),
         ]
 
@@ -122,12 +143,30 @@ class RequestForm:
             self.steps: gr.update(value=shown[1], interactive=True),
             self.guidance: gr.update(value=shown[2], interactive=True),
             self.examples: gr.update(visible=info.shipped),
+            **self._offer_images(info),
         }
 
     @property
     def offered(self) -> list[Any]:
         """The fields that `offer` fills."""
         return [self.size, self.steps, self.guidance]
+
+    @property
+    def shown(self) -> list[Any]:
+        """What else `offer` updates."""
+        return [self.examples, self.images, self._images_note]
+
+    def _offer_images(self, info: Info) -> dict[Any, Any]:
+        """Open the field, or close it with the reason; images that cannot be sent leave it."""
+        field, refusal = gr.update(interactive=True), info.reference_refusal
+        note = (
+            f"At most {info.limits['reference_images']}, in the order in which the prompt speaks "
+            f"of them. The default size is that of the first."
+        )
+        if refusal is not None:
+            field = gr.update(interactive=False, value=None)
+            note = f"This checkpoint takes no reference images: {refusal}."
+        return {self.images: field, self._images_note: f'<p class="kit-note">{escape(note)}</p>'}
 
     def _slot(self, name: str, field: str) -> None:
         self.slots[field] = gr.HTML(elem_id=f"{name}-{field}-error", elem_classes="kit-slot")
@@ -150,7 +189,7 @@ def read_fields(values: Sequence[Any]) -> dict[str, Any]:
 
     What is blank is left out, what is out of range is not looked at: both are the server's to say.
     """
-    prompt, size, steps, guidance, seed, new_seed, *count = values
+    prompt, size, steps, guidance, seed, new_seed, _, *count = values
     if not prompt.strip():
         raise FieldError("prompt", "Prompt: say what the picture should show.")
     body = {"prompt": prompt, "size": size, "n": int(count[0]) if count else 1}
@@ -161,6 +200,17 @@ def read_fields(values: Sequence[Any]) -> dict[str, Any]:
     if not new_seed:
         body["seed"] = _seed(seed)
     return body
+
+
+def read_images(values: Sequence[Any]) -> tuple[Path, ...]:
+    """Return the files of the reference images of a form's inputs; raises FieldError."""
+    images = tuple(Path(path) for path, _ in values[_IMAGES] or ())
+    for image in images:
+        if not image.is_file():
+            raise FieldError(
+                "images", f"Reference images: this page has {image.name} no more; choose it again."
+            )
+    return images
 
 
 def _defaults(info: Info | None) -> tuple[str, str]:

@@ -28,6 +28,13 @@ from kit.demo.words import say_state
 TITLE = "HunyuanImage-3.0 with a paged KV cache"
 _FOLDER = Path(__file__).parent
 _STATE_INTERVAL_S = 1.0
+_UPLOADS = (600, 86_400)
+"""Reference images lie in a temporary folder: looked at so often, gone at this age or with the
+page, in seconds."""
+
+_MAX_UPLOAD_BYTES = 64 << 20
+"""Of one file; a server takes a body of that length, unless it is told otherwise."""
+
 _FORWARDED = ("metrics", "openapi.json")
 _POLICY = (
     "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
@@ -90,6 +97,7 @@ def build_app(desk: Desk) -> FastAPI:
         path="/",
         footer_links=[],
         show_error=False,
+        max_file_size=_MAX_UPLOAD_BYTES,
         ssr_mode=False,
         theme=THEME,
         css_paths=_FOLDER / "page.css",
@@ -100,7 +108,9 @@ def build_app(desk: Desk) -> FastAPI:
 
 def build_blocks(desk: Desk) -> gr.Blocks:
     """Return the page's tabs and what keeps them fresh."""
-    blocks: gr.Blocks = gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True)
+    blocks: gr.Blocks = gr.Blocks(
+        title=TITLE, analytics_enabled=False, fill_width=True, delete_cache=_UPLOADS
+    )
     with blocks:
         gr.HTML(_header(desk), elem_id="kit-header")
         state = gr.HTML(_states(desk), elem_id="kit-states", elem_classes="kit-live")
@@ -119,7 +129,7 @@ def build_blocks(desk: Desk) -> gr.Blocks:
             with gr.Tab("Pages", id="pages") as pages_item:
                 pages = PagesTab(desk)
             with gr.Tab("Deployment", id="deployment") as deployment_item:
-                deployment = DeploymentTab(desk, create.last_body)
+                deployment = DeploymentTab(desk, create.last)
         timers = {pages_item: pages.timer, deployment_item: deployment.timer}
         for item in [*quiet, *timers]:
             item.select(
@@ -138,7 +148,6 @@ def build_blocks(desk: Desk) -> gr.Blocks:
             if states != known_now.states:
                 updates[state] = states
             if info is not None and _offer_key(info) != _offer_key(known_now.info):
-                updates[create.reference] = _reference_note(info)
                 left = iter(values)
                 for form in forms:
                     shown = [next(left) for _ in form.offered]
@@ -159,9 +168,8 @@ def build_blocks(desk: Desk) -> gr.Blocks:
             [
                 state,
                 known,
-                create.reference,
                 *offered,
-                *(form.examples for form in forms),
+                *(field for form in forms for field in form.shown),
                 *(start for start, _, _ in asking),
             ],
             show_progress="hidden",
@@ -194,11 +202,6 @@ def _states(desk: Desk) -> str:
 def _offer_key(info: Info | None) -> tuple[Any, ...]:
     """What the forms offer changes when this does; empty while unknown."""
     return () if info is None else (info.name, info.fingerprint, info.defaults)
-
-
-def _reference_note(info: Info) -> str:
-    reason = info.refused.get("reference_image")
-    return f'<p class="kit-note">Reference images: {escape(reason)}.</p>' if reason else ""
 
 
 class _OwnHostOnly:

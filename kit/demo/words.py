@@ -18,6 +18,7 @@ FIELDS = {
     "guidance_scale": "guidance",
     "seed": "seed",
     "n": "count",
+    "image": "images",
 }
 """The page's field for each field of a request that it sends."""
 
@@ -28,6 +29,7 @@ _LABELS = {
     "guidance": "Guidance",
     "seed": "Seed",
     "count": "Pictures",
+    "images": "Reference images",
 }
 _STATES = {
     "unknown": "asking",

@@ -15,7 +15,7 @@ from kit.errors import InvalidRequestError, UnsupportedError
 from kit.request import ReferenceImage
 from kit.server.answers import ImagesAnswer
 from kit.server.fields import markers
-from kit.server.forms import Form, from_text, read_form
+from kit.server.forms import Form, from_text, is_form, read_form
 from kit.server.normalise import PublicRequest, public_request, with_images
 from kit.server.pictures import images_answer
 from kit.server.protocol import NO_MASK, ImageEditForm
@@ -39,21 +39,24 @@ def install_edits(app: FastAPI, service: Service) -> None:
             "The pictures in the order of their seeds, or with `stream` their events",
             stream="image_edit.partial_image and image_edit.completed events",
         ),
-        openapi_extra={"requestBody": _request_body()},
+        openapi_extra={"requestBody": {"required": True, "content": form_content()}},
     )
     async def edit(request: Request) -> Response:
         """Draw pictures from one to three reference images and a prompt."""
-        public = await _read(request, service)
+        public = await read_edit(request, service)
         if public.stream:
             return EventStream(await service.start(public), ImageEvents(public, "image_edit"))
         pictures = await service.draw(request, public)
         return json_answer(images_answer(public, pictures, service.settings.name))
 
 
-async def _read(request: Request, service: Service) -> PublicRequest:
-    """Return what a form asks for; text is looked at before any picture is decoded."""
-    content_type = request.headers.get("content-type", "")
-    if not content_type.lower().startswith("multipart/form-data"):
+async def read_edit(request: Request, service: Service) -> PublicRequest:
+    """Return what a form asks for; raises RequestError, RequestValidationError, HTTPException.
+
+    Its text is looked at before any picture is decoded.
+    """
+    if not is_form(request.headers):
+        content_type = request.headers.get("content-type", "")
         raise HTTPException(415, f"expected multipart/form-data, got {content_type!r:.100}")
     settings = service.settings
     async with request.form(
@@ -67,6 +70,27 @@ async def _read(request: Request, service: Service) -> PublicRequest:
         public = public_request(body, prompt=body.prompt, defaults=service.defaults)
         images = await asyncio.to_thread(_read_images, form, service)
     return with_images(public, images)
+
+
+def form_content() -> dict[str, Any]:
+    """Return the form as the content of a body in the API's document.
+
+    The files are no fields of the model, and text is no null.
+    """
+    schema = ImageEditForm.model_json_schema()
+    for field in schema["properties"].values():
+        kinds = [kind for kind in field.pop("anyOf", []) if kind != {"type": "null"}]
+        field.update(*kinds)
+        field.pop("default", None)
+        if "enum" in field:
+            field["enum"] = [value for value in field["enum"] if value is not None]
+    file = {"type": "string", "format": "binary"}
+    files = {"image[]": {"type": "array", "items": file}} | dict.fromkeys(_FILES, file)
+    schema["properties"] = files | {
+        name: field for name, field in schema["properties"].items() if field.get("enum") != []
+    }
+    schema["required"] = ["image", *schema["required"]]
+    return {"multipart/form-data": {"schema": schema}}
 
 
 def _read_fields(fields: dict[str, Any]) -> ImageEditForm:
@@ -86,21 +110,3 @@ def _read_images(form: Form, service: Service) -> tuple[ReferenceImage, ...]:
     if not form.files["image"]:
         raise InvalidRequestError("image: is missing; send at least one file", param="image")
     return read_files(form.files["image"], service.engine.preprocessor, service.settings)
-
-
-def _request_body() -> dict[str, Any]:
-    """The form in the API's document; the files are no fields of the model, and text is no null."""
-    schema = ImageEditForm.model_json_schema()
-    for field in schema["properties"].values():
-        kinds = [kind for kind in field.pop("anyOf", []) if kind != {"type": "null"}]
-        field.update(*kinds)
-        field.pop("default", None)
-        if "enum" in field:
-            field["enum"] = [value for value in field["enum"] if value is not None]
-    file = {"type": "string", "format": "binary"}
-    files = {"image[]": {"type": "array", "items": file}} | dict.fromkeys(_FILES, file)
-    schema["properties"] = files | {
-        name: field for name, field in schema["properties"].items() if field.get("enum") != []
-    }
-    schema["required"] = ["image", *schema["required"]]
-    return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}

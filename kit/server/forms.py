@@ -8,11 +8,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.datastructures import FormData, UploadFile
+from fastapi.routing import APIRoute
+from starlette.datastructures import FormData, Headers, UploadFile
+from starlette.routing import Match
+from starlette.types import Scope
 
 from kit.errors import InvalidRequestError
 
 _NAME = re.compile(r"(?P<name>[^\[\]]+)(?P<brackets>\[(?P<key>[^\[\]]*)\])?")
+
+
+class FormRoute(APIRoute):
+    """Takes forms only; other bodies are left to the next route of the same path."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return super().matches(scope) if is_form(Headers(scope=scope)) else (Match.NONE, {})
+
+
+def is_form(headers: Headers) -> bool:
+    """Whether a body says that it is a multipart form."""
+    return headers.get("content-type", "").lower().startswith("multipart/form-data")
 
 
 @dataclass(frozen=True)

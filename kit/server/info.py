@@ -44,6 +44,9 @@ class ModelInfo(BaseModel):
     version: str | None
     fingerprint: str
     cfg_distilled: bool
+    reference_refusal: str | None
+    """Why it takes no reference images; null where it does."""
+
     weight_bytes: int
     load_time_s: float
 
@@ -139,6 +142,7 @@ def install_info(app: FastAPI, engine: ImageEngine, settings: ServerSettings) ->
                 version=engine.facts.model.version,
                 fingerprint=engine.facts.model.fingerprint,
                 cfg_distilled=model.cfg_distilled,
+                reference_refusal=engine.preprocessor.reference_refusal,
                 weight_bytes=worker.weight_bytes,
                 load_time_s=worker.load_time_s,
             ),

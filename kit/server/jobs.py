@@ -9,13 +9,16 @@ from collections import OrderedDict
 from contextlib import aclosing
 from typing import Any, Literal
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 
 from kit.errors import CancelledError, InvalidRequestError, KitError, NotFoundError
 from kit.server.answers import ErrorDetail, ImagesAnswer
+from kit.server.edits import form_content, read_edit
 from kit.server.errors import error_content, internal_error
+from kit.server.forms import FormRoute
+from kit.server.normalise import PublicRequest
 from kit.server.pictures import Picture, images_answer
 from kit.server.protocol import ImageGenerationBody
 from kit.server.running import ImageStep, RunningRequest
@@ -50,7 +53,7 @@ class JobAnswer(BaseModel):
 
     progress: JobProgress
     result: ImagesAnswer | None
-    """The answer of /v1/images/generations."""
+    """The answer of the images endpoint that takes the same body."""
 
     error: ErrorDetail | None
 
@@ -183,17 +186,40 @@ def install_jobs(app: FastAPI, service: Service) -> Jobs:
     """Add POST /v1/jobs, and GET and DELETE /v1/jobs/{id}."""
     jobs, ttl_s = Jobs(service.settings), service.settings.job_ttl_s
 
-    @app.post("/v1/jobs", tags=["jobs"], status_code=202, response_model=JobAnswer)
-    async def submit(body: ImageGenerationBody) -> Response:
-        """Queue pictures and answer at once; the body is that of /v1/images/generations."""
-        if body.stream:
+    async def queue(public: PublicRequest, endpoint: str) -> Response:
+        if public.stream:
             raise InvalidRequestError(
-                "stream: a job is asked for its progress; leave it out, or send the request to "
-                "/v1/images/generations",
+                f"stream: a job is asked for its progress; leave it out, or send the request to "
+                f"{endpoint}",
                 param="stream",
             )
-        running = await service.start(service.read_generation(body))
-        return json_answer(jobs.add(running).answer(ttl_s), 202)
+        return json_answer(jobs.add(await service.start(public)).answer(ttl_s), 202)
+
+    async def submit_form(request: Request) -> Response:
+        return await queue(await read_edit(request, service), "/v1/images/edits")
+
+    app.router.add_api_route(
+        "/v1/jobs",
+        submit_form,
+        methods=["POST"],
+        include_in_schema=False,  # the document has one operation for both kinds of bodies
+        route_class_override=FormRoute,
+    )
+
+    @app.post(
+        "/v1/jobs",
+        tags=["jobs"],
+        status_code=202,
+        response_model=JobAnswer,
+        openapi_extra={"requestBody": {"content": form_content()}},
+    )
+    async def submit(body: ImageGenerationBody) -> Response:
+        """Queue pictures and answer at once.
+
+        The body is that of /v1/images/generations, or with reference images the form of
+        /v1/images/edits.
+        """
+        return await queue(service.read_generation(body), "/v1/images/generations")
 
     @app.get("/v1/jobs/{job_id}", tags=["jobs"], response_model=JobAnswer)
     async def get(job_id: str) -> Response:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_cases import GOLDEN
 from PIL import Image
 
 from bench.server_process import ServerProcess, image_body
@@ -66,6 +67,25 @@ def test_a_stream_tells_steps_previews_and_the_file(server: ServerProcess) -> No
     with Image.open(io.BytesIO(pictures[0].data)) as image:
         assert image.size == (256, 256)
     assert pictures[0].replay["record"]["request"]["prompt"] == "a cat"
+
+
+def test_reference_images_go_as_files(server: ServerProcess) -> None:
+    images = [GOLDEN / f"ref_image_{j}.png" for j in (1, 0)]
+    body = image_body(
+        prompt="make it\n<b>blue</b>", seed=2**63 - 1, n=1, num_inference_steps=2,
+        guidance_scale=1.0, partial_images=1, stream=True,
+    )  # fmt: skip
+
+    async def draw() -> list[Any]:
+        async with client_of(server) as client:
+            return [event async for event in client.draw(body, images)]
+
+    *others, picture = asyncio.run(draw())
+    assert [type(event) for event in others] == [Step, Preview, Step]
+    record = picture.replay["record"]["request"]
+    assert [(i["width"], i["height"]) for i in record["images"]] == [(220, 110), (150, 150)]
+    assert record["prompt"] == picture.prompt == body["prompt"]
+    assert record["sampling"]["seed"] == 2**63 - 1
 
 
 @pytest.mark.parametrize(

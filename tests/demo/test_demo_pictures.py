@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from kit.demo.answers import Picture
-from kit.demo.cards import gallery, make_card, show_card
+from kit.demo.cards import gallery, make_card, replay_command, show_card
 from kit.demo.chart import draw_steps
 from kit.demo.client import ServerClient
 from kit.demo.comparison import show_comparison
@@ -109,6 +109,8 @@ def test_a_card_holds_every_fact_and_no_html_of_the_prompt() -> None:
         "OMP_NUM_THREADS=3 kit replay kit-seed-7.png",
     ):
         assert part in shown
+    odd = replace(card, images=("b.png", "it's.png"))
+    assert replay_command(odd).endswith(""" --image b.png --image 'it'"'"'s.png'""")
     assert show_card(replace(card, warnings=("odd",))).count("odd") == 1
 
 
@@ -134,6 +136,18 @@ def test_curl_line_holds_the_body_as_the_shell_reads_it() -> None:
     assert json.loads(words[words.index("-d") + 1]) == BODY
     assert words[2] == "http://127.0.0.1:9/v1/images/generations"
     assert "Authorization" not in line
+
+
+def test_curl_line_of_an_edit_sends_text_as_text_and_files_as_files() -> None:
+    """What a form's text starts with, `@` and `<`, would name files to curl."""
+    body = {**BODY, "prompt": "@/etc/passwd; <b>"}
+    words = shlex.split(as_curl(ServerClient("http://x:9"), body, ["a;b.png", 'c".png']))
+    words = [word for word in words if word != "\n"]
+    assert words[2] == "http://x:9/v1/images/edits"
+    texts = [words[at + 1] for at, word in enumerate(words) if word == "--form-string"]
+    assert texts == [f"{name}={value}" for name, value in body.items()]
+    files = [words[at + 1] for at, word in enumerate(words) if word == "-F"]
+    assert files == ['image[]=@"a;b.png"', 'image[]=@"c\\".png"']
 
 
 def test_what_a_user_copies_goes_to_the_public_url() -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from demo_pools import size_of
 
 from kit.demo.answers import Info
-from kit.demo.form import FieldError, fill, read_fields
+from kit.demo.form import FieldError, fill, read_fields, read_images
 
 
 def values(**fields: Any) -> list[Any]:
     """What the browser sends, in the order of the form's inputs."""
-    blank = {"prompt": "a cat", "size": "auto", "steps": "", "guidance": ""}
-    return list((blank | {"seed": "7", "new_seed": True, "count": 1} | fields).values())
+    blank: dict[str, Any] = {"prompt": "a cat", "size": "auto", "steps": "", "guidance": ""}
+    blank |= {"seed": "7", "new_seed": True, "images": None, "count": 1}
+    return list((blank | fields).values())
 
 
 def test_a_blank_field_is_left_to_the_server() -> None:
@@ -41,6 +43,20 @@ def test_what_is_no_number_is_said_at_its_field(field: str, text: str) -> None:
     assert repr(text) in raised.value.text
 
 
+def test_images_are_read_in_their_order(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("b.png", "a.png")]
+    for path in paths:
+        path.touch()
+    shown = [(str(path), None) for path in paths]
+    assert read_images(values(images=shown)) == tuple(paths)
+    assert read_images(values()) == read_images(values(images=[])) == ()
+    assert read_fields(values(images=shown)) == read_fields(values()), "they stand beside the body"
+    paths[1].unlink()
+    with pytest.raises(FieldError, match=r"this page has a.png no more; choose it again") as raised:
+        read_images(values(images=shown))
+    assert raised.value.field == "images"
+
+
 def info_of(steps: int, guidance: float, *sides: int) -> Info:
     return Info(
         name="any",
@@ -55,6 +71,7 @@ def info_of(steps: int, guidance: float, *sides: int) -> Info:
         },
         limits={},
         cfg_distilled=False,
+        reference_refusal=None,
         refused={},
         raw={"model": {"version": "any"}},
     )  # fmt: skip

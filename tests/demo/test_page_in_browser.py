@@ -17,6 +17,9 @@ from typing import Any
 import pytest
 from browser_page import (
     PATIENCE_MS,
+    check_layout,
+    fill,
+    lock_seed,
     maps_torch,
     open_browser,
     open_page,
@@ -77,16 +80,6 @@ def page(browser: Browser, demo: DemoProcess) -> Iterator[Page]:
         # The server's defaults arrive with its first answer.
         expect(opened.locator("#create-steps input")).to_have_value("20")
         yield opened
-
-
-def fill(page: Page, form: str, **fields: str) -> None:
-    for name, value in fields.items():
-        page.locator(f"#{form}-{name}").locator("textarea, input").first.fill(value)
-
-
-def lock_seed(page: Page, form: str, seed: str) -> None:
-    page.locator(f"#{form}-new-seed input").uncheck()
-    fill(page, form, seed=seed)
 
 
 def num_cancelled(server: ServerProcess) -> float:
@@ -177,6 +170,15 @@ def test_what_is_wrong_is_said_beside_its_field(page: Page) -> None:
     page.click("#create-button")
     page.wait_for_selector(".kit-card")
     assert page.get_by_role("alert").count() == 0
+
+
+def test_reference_images_are_closed_with_the_reason_where_none_are_taken(page: Page) -> None:
+    for form in ("create", "compare"):
+        open_tab(page, form.capitalize())
+        note = page.locator(f"#{form}-images-note")
+        expect(note).to_contain_text("This checkpoint takes no reference images: ")
+        expect(note).to_contain_text("sequence_template is 'pretrain'")
+        expect(page.locator(f"#{form}-images input")).to_have_count(0)
 
 
 def test_cancel_cancels_on_the_server(page: Page, paged: ServerProcess) -> None:
@@ -322,21 +324,6 @@ def test_deployment_says_what_runs_and_its_code_draws_the_same(
     assert paged.process.poll() is None
 
 
-_UNNAMED = """() => Array.from(document.querySelectorAll("input, textarea, button, select"))
-  .filter((e) => e.offsetParent !== null)
-  .filter((e) => !(e.labels?.length && e.labels[0].innerText.trim()) && !e.textContent?.trim()
-    && !e.getAttribute("aria-label")?.trim() && !e.getAttribute("aria-labelledby"))
-  .map((e) => e.outerHTML.slice(0, 200))"""
-# Gradio's own containers cut off what is too wide, so the document's width does not tell.
-_CUT_OFF = """() => Array.from(document.querySelectorAll(".gradio-container *"))
-  .filter((e) => e.checkVisibility() && !e.closest(".kit-scroll, svg"))
-  .filter((e) => e.getBoundingClientRect().right > innerWidth + 0.5)
-  .map((e) => e.outerHTML.slice(0, 200))"""
-_NO_TEXT = """() => Array.from(
-  document.querySelectorAll("img:not([alt]), svg[role=img]:not([aria-label])"),
-  (e) => e.outerHTML.slice(0, 200))"""
-
-
 def test_nothing_is_wider_than_the_screen_nor_nameless(browser: Browser, demo: DemoProcess) -> None:
     with open_page(browser, demo.url, dark=True) as page:
         expect(page.locator("#create-steps input")).to_have_value("20")
@@ -350,12 +337,7 @@ def test_nothing_is_wider_than_the_screen_nor_nameless(browser: Browser, demo: D
         for name, content in TABS.items():
             open_tab(page, name)
             page.locator(content).first.wait_for()
-            for width in (360, 768, 1440):
-                page.set_viewport_size({"width": width, "height": 900})
-                assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-                assert page.evaluate(_CUT_OFF) == [], f"{name} at {width} pixels"
-            assert page.evaluate(_UNNAMED) == [], name
-        assert page.evaluate(_NO_TEXT) == []
+            check_layout(page, name)
         assert page.locator("#kit-states").get_attribute("role") == "status"
         assert page.evaluate("document.documentElement.lang") == "en"
 

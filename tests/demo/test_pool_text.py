@@ -28,6 +28,7 @@ def info_with(*sides: int) -> Info:
         defaults={},
         limits={},
         cfg_distilled=False,
+        reference_refusal=None,
         refused={},
         raw=body,
     )

@@ -30,6 +30,8 @@ from kit.errors import CancelledError, KitError
         (AnswerError("size: no", status=400, param="size"), "size", "Size: no"),
         (AnswerError("the prompt is too long", status=400, param="prompt"), "prompt",
          "Prompt: the prompt is too long"),
+        (AnswerError("image: no", status=501, param="image", code="unsupported"), "images",
+         "Reference images: no"),
         (AnswerError("template: no", status=400, param="template"), None, "template: no"),
         (
             AnswerError("full", status=503, code="overloaded", retry_after_s=4),

@@ -27,6 +27,7 @@ def test_info_is_what_runs(api: TestClient, served: ImageEngine) -> None:
     assert info.versions.keys() >= {"hunyuan-paged-kit", "torch", "python"}
     assert "has no strength" in info.not_supported["strength"]
     assert info.limits["reference_images"] == 3
+    assert info.model.reference_refusal is None
 
 
 def test_defaults_are_those_of_a_request_that_says_nothing(api: TestClient) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from engine_gate import PATIENCE_S
 from fastapi.testclient import TestClient
+from golden_cases import GOLDEN
 from pictures import decode_b64
 
 from kit.api import ImageEngine
@@ -67,6 +68,43 @@ def test_a_job_gives_the_answer_of_the_images_endpoint(api: TestClient) -> None:
     for kept, direct in zip(result["data"], plain["data"], strict=True):
         assert decode_b64(kept["b64_json"]).tobytes() == decode_b64(direct["b64_json"]).tobytes()
         assert kept["replay"] == direct["replay"]
+
+
+def test_a_job_takes_the_form_of_edits(api: TestClient) -> None:
+    form = {
+        "prompt": "make it blue",
+        "seed": "9",
+        "num_inference_steps": "1",
+        "guidance_scale": "1",
+    }
+    files = [("image", ("a.png", (GOLDEN / "ref_image_0.png").read_bytes()))]
+    answer = api.post("/v1/jobs", data=form, files=files)
+    assert answer.status_code == 202, answer.text
+    job = wait(api, answer.json()["id"], "succeeded", "failed")
+    direct = api.post("/v1/images/edits", data=form, files=files).json()
+    [kept], [wanted] = job["result"]["data"], direct["data"]
+    assert len(kept["replay"]["record"]["request"]["images"]) == 1
+    assert kept["replay"] == wanted["replay"]
+
+
+def test_a_form_is_refused_at_once(api: TestClient) -> None:
+    image = ("a.png", (GOLDEN / "ref_image_0.png").read_bytes())
+    for files, fields, status, param in (
+        ({"image": image}, {"stream": "true"}, 400, "stream"),
+        ({"image": ("a.png", b"text")}, {}, 400, "image"),
+        ({"other": image}, {}, 400, "other"),
+        ({"image": image, "mask": image}, {}, 501, "mask"),
+        ({"image": image}, {"sede": "1"}, 400, "sede"),
+    ):
+        answer = api.post("/v1/jobs", data={"prompt": "a cat", **fields}, files=files)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
+
+
+def test_a_reference_seed_without_an_image_is_refused(api: TestClient) -> None:
+    for url in ("/v1/jobs", "/v1/images/generations"):
+        answer = api.post(url, json={**BODY, "n": 2, "reference_seed": 4})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "reference_seed"
 
 
 def test_a_running_job_tells_its_steps_and_can_be_cancelled(
