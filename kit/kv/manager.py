@@ -215,7 +215,7 @@ class KVCacheManager:
         found = dict.fromkeys(chain.from_iterable(cached))
         num_fresh = num_common + len(cached) * num_own
         # Found pages that are free are no room for the fresh ones.
-        if num_fresh > self.pool.num_free - self.pool.count_cached(found):
+        if num_fresh > self.pool.num_free - sum(map(self.pool.is_cached, found)):
             return None
         self.pool.share(found)
         # One call for all rows: the pool gives everything or nothing, so no half-booked request

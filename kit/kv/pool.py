@@ -85,9 +85,9 @@ class PagePool:
             pages.append(page)
         return tuple(pages)
 
-    def count_cached(self, pages: Iterable[int]) -> int:
-        """Count the pages among these that are free."""
-        return sum(map(self._cached.__contains__, pages))
+    def is_cached(self, page: int) -> bool:
+        """Whether a page is free, and found by its key."""
+        return page in self._cached
 
     def share(self, pages: Iterable[int]) -> None:
         """Use pages that were found, each as one more user."""
