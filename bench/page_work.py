@@ -9,6 +9,9 @@ pool over small pool, timed one right after the other.
     busy       scattered, with ten holders; each time a random one leaves and a new one comes
     crowded    busy, with half of the pool held: a thousand holders in the large pool
 
+    found      prefix caching: keys, reservation and release of an edit whose prefix is known
+    not_found  the same with another picture each time: pages are published, and evicted
+
 Growth in the crowded pool is reported without a limit: it is the processor's cache missing the page
 tables of a thousand requests, each of which was last touched long ago.
 """
@@ -17,13 +20,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import count
 from statistics import median
+from typing import get_args
 
+from kit.config.deploy import PrefixLevel
 from kit.errors import CapacityError
 from kit.kv.allocation import KVAllocation
 from kit.kv.geometry import KVGeometry
 from kit.kv.manager import KVCacheManager
+from kit.kv.prefix import PrefixScope, prefix_keys
+from kit.tokenizer.layout import Layout, ReferenceSpan, Rows
 
 NUM_ROWS = 2
 NUM_TOKENS = 4300
@@ -39,7 +47,21 @@ MAX_GROWTH = 0.10
 MAX_REFUSAL_RATIO = 0.05
 """A reservation that must wait, or a request that can never fit, as a share of the yardstick."""
 
+MAX_PREFIX_RATIO = 0.55
+"""Keys, reservation, publication and release of one edit, as a share of the yardstick."""
+
+EDIT = Layout(
+    prefix_len=6600,
+    num_special=1,
+    grid=(64, 64),
+    tail_len=3,
+    # Behind an official system prompt; 1024x1024 pixels.
+    references=(ReferenceSpan(1400, (64, 64), (32, 32), num_patch_tokens=1024),),
+)
+"""Two rows of 10,697 tokens, equal up to the prompt behind the picture."""
+
 _CALLS = 20
+_PREFIX_CALLS = 4
 _NUM_HOLDERS = 10
 _PAGES_PER_REQUEST = NUM_ROWS * GEOMETRY.num_pages(NUM_TOKENS)
 
@@ -62,12 +84,14 @@ def measure(repeats: int = 200) -> dict[str, float]:
     cases |= {f"scattered_{n}": _one_at_a_time(_scattered(n)) for n in pools}
     cases |= {f"busy_{n}": _turnover(n, _NUM_HOLDERS) for n in pools}
     cases |= {f"crowded_{n}": _turnover(n, n // _PAGES_PER_REQUEST // 2) for n in pools}
+    cases |= {"found": _edits(["a picture"]), "not_found": _edits(map(str, count()))}
     samples: dict[str, list[float]] = {name: [] for name in ("yardstick", *cases)}
     for at in range(repeats):
         samples["yardstick"].append(_time_s(_yardstick, 1))
         # Forwards and backwards, so that neither pool of a pair is always the second.
         for name in list(cases)[:: 1 if at % 2 else -1]:
-            samples[name].append(_time_s(cases[name], _CALLS))
+            num_calls = _PREFIX_CALLS if "found" in name else _CALLS
+            samples[name].append(_time_s(cases[name], num_calls))
     numbers = {f"{name}_s": min(times) for name, times in samples.items()}
     for name in cases:
         numbers[f"{name}_ratio"] = numbers[f"{name}_s"] / numbers["yardstick_s"]
@@ -137,6 +161,33 @@ def _turnover(num_pages: int, num_holders: int) -> Callable[[], object]:
         held[at] = _reserve(manager, ids[at])
 
     return cycle
+
+
+def edit_rows() -> Rows:
+    """Return two rows of the layout of EDIT, with one another's tokens up to the prompt."""
+    draw, layout = random.Random(0), EDIT
+    ids = [draw.randrange(1000, 130_000) for _ in range(layout.seq_len)]
+    prompt = layout.references[0].end + 1
+    hidden = [5] * (layout.prefix_len - prompt)
+    return Rows(layout, (tuple(ids), (*ids[:prompt], *hidden, *ids[layout.prefix_len :])))
+
+
+def _edits(pictures: Iterable[str]) -> Callable[[], object]:
+    """One edit at a time, of these pictures; the last one again and again."""
+    manager, rows, left = _manager(LARGE_POOL), edit_rows(), iter(pictures)
+    levels = frozenset(get_args(PrefixLevel))
+    scope = PrefixScope("f" * 64, "bfloat16", GEOMETRY.page_size, row_ranks=1, levels=levels)
+    picture = ""
+
+    def edit() -> None:
+        nonlocal picture
+        picture = next(left, picture)
+        keys = prefix_keys(scope, rows, "instruct", pictures=[picture], picture_seed=7)
+        allocation = manager.reserve("request", rows.num_rows, EDIT.kv_len, keys)
+        assert allocation is not None, "the pool was made large enough"
+        manager.release(allocation, publish=True)
+
+    return edit
 
 
 def _refusal_waits() -> Callable[[], object]:

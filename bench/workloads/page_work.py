@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from bench.page_work import (
+    EDIT,
     GEOMETRY,
     LARGE_POOL,
     MAX_GROWTH,
+    MAX_PREFIX_RATIO,
     MAX_REFUSAL_RATIO,
     MAX_RESERVE_RELEASE_RATIO,
     NUM_ROWS,
@@ -36,6 +38,9 @@ def run(context: Context) -> Record:
             "limit_reserve_release_ratio": MAX_RESERVE_RELEASE_RATIO,
             "limit_refusal_ratio": MAX_REFUSAL_RATIO,
             "limit_growth": MAX_GROWTH,
+            "edit_tokens": EDIT.kv_len,
+            "edit_prefix_tokens": EDIT.prefix_len,
+            "limit_prefix_ratio": MAX_PREFIX_RATIO,
         },
         equality=equality,
         baseline=Measurement(

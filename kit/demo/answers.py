@@ -67,6 +67,9 @@ class Holder:
     is_running: bool
     prefix_tokens: int
     target_tokens: int
+    cached_tokens: int
+    """Of the prefix of each row, found in the pool when the request began."""
+
     step: int
     num_steps: int
     tokens_written: int
@@ -89,6 +92,9 @@ class Pool:
     used: int
     free: int
     peak: int
+    cached: int
+    """Free pages whose prefix later requests find."""
+
     holders: tuple[Holder, ...]
 
 
@@ -163,6 +169,7 @@ def read_pool(body: dict[str, Any]) -> Pool:
         used=pages["used"],
         free=pages["free"],
         peak=pages["peak"],
+        cached=pages["cached"],
         holders=tuple(_read_holder(request) for request in body["requests"]),
     )
 
@@ -187,6 +194,7 @@ def _read_holder(request: dict[str, Any]) -> Holder:
         is_running=request["state"] == "running",
         prefix_tokens=request["prefix_tokens"],
         target_tokens=request["target_tokens"],
+        cached_tokens=request["cached_tokens"],
         step=request["step"],
         num_steps=request["num_steps"],
         tokens_written=request["tokens_written"],

@@ -27,7 +27,11 @@ def say_pool(pool: Pool) -> str:
     """Return the pool in one sentence."""
     kinds = count_kinds(pool)
     held = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS)
-    return f"{pool.used} of {pool.total} pages in use: {held}; {pool.free} free, peak {pool.peak}"
+    cached = f", {pool.cached} of them cached" if pool.cached else ""
+    return (
+        f"{pool.used} of {pool.total} pages in use: {held}; {pool.free} free{cached}, "
+        f"peak {pool.peak}"
+    )
 
 
 def draw_map(pool: Pool) -> str:
@@ -83,7 +87,7 @@ def legend(pool: Pool) -> str:
         "free": "in no request",
         "prefix": "prompt only: written by the first step, then read",
         "target": "picture tokens: written anew by every step",
-        "shared": "prefix of several requests",
+        "shared": "prefix of several rows or requests",
     }
     items = "".join(
         f'<li><svg viewBox="0 0 10 10" aria-hidden="true"><rect class="kit-{kind}" width="10" '

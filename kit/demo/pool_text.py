@@ -57,10 +57,11 @@ def fits(info: Info, pool: Pool, *, prefix_tokens: int | None, num_rows: int) ->
 def _holder(holder: Holder, pool: Pool, written: Mapping[int, int]) -> str:
     assert pool.page_size is not None, "only a paged pool lists requests"
     state = "running" if holder.is_running else "waits, its pages are booked"
+    found = f"; {holder.cached_tokens} tokens of each row found" if holder.cached_tokens else ""
     rows = "".join(_row(number, holder, pool.page_size) for number in range(len(holder.rows)))
     return (
         f'<article class="kit-holder"><h4>{escape(holder.request_id)}</h4>'
-        f"<p>{state}; step {holder.step} of {holder.num_steps}; {holder.num_pages} pages</p>"
+        f"<p>{state}; step {holder.step} of {holder.num_steps}; {holder.num_pages} pages{found}</p>"
         f"{rows}{_written(holder, written)}</article>"
     )
 
@@ -82,11 +83,11 @@ def _written(holder: Holder, written: Mapping[int, int]) -> str:
     most, target = max(written.values()), len(holder.rows) * holder.target_tokens
     bars = "".join(_bar(step, written[step], target, most) for step in sorted(written))
     last = max(written)
-    prefix = len(holder.rows) * holder.prefix_tokens
-    told = (
-        f"Step {last} wrote {written[last]} tokens, all rows together; step 1 also wrote the "
-        f"prefix, {prefix} tokens, which is written once"
-    )
+    told = f"Step {last} wrote {written[last]} tokens, all rows together"
+    if 1 in written:
+        told += (
+            f"; step 1 also wrote the prefix, {written[1] - target} tokens, which is written once"
+        )
     width = holder.num_steps * _BAR_PITCH
     return (
         f"<p>{told}.</p>"

@@ -171,14 +171,18 @@ class KVCacheManager:
         Raises KVCacheError, and frees nothing, when the allocation is unknown, released already,
         of an older generation, or not as it was handed out.
         """
-        live = self._check_live(allocation)
-        chains = live.prefix.tables if publish and live.prefix is not None else ()
-        for keys, table in zip(chains, allocation.page_tables, strict=bool(chains)):
-            self.pool.publish(keys, table[: len(keys)])
-        self.pool.free(dict.fromkeys(chain.from_iterable(allocation.page_tables)))
-        # The last one is the first row, with what the rows have in common behind what they build
-        # on it: in this order pages of one chain are handed out the deepest first.
-        for keys in reversed(chains):
+        live, tables = self._check_live(allocation), allocation.page_tables
+        foreign: list[tuple[bytes, ...]] = []
+        if publish and live.prefix is not None:
+            num_cached = allocation.num_cached_tokens // self.geometry.page_size
+            for keys, table in zip(live.prefix.tables, tables, strict=True):
+                fresh = slice(num_cached, len(keys))
+                if self.pool.publish(keys[fresh], table[fresh]):
+                    foreign.append(keys)
+        self.pool.free(dict.fromkeys(chain.from_iterable(tables)))
+        # Pages of others between its own: in the order of the chain, like its own. The first row
+        # comes last, with what the rows have in common behind what they build on it.
+        for keys in reversed(foreign):
             self.pool.touch(keys)
         del self._live[allocation.request_id]
 

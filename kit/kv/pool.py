@@ -38,7 +38,7 @@ class PagePool:
         # The next page to go out is the last one. Four bytes a page: a list would keep an object
         # for each id, and a large pool in use would miss the processor's cache on every page.
         self._blank = array("i", range(num_pages - 1, -1, -1))
-        self._num_users = array("i", bytes(self._blank.itemsize * num_pages))
+        self._num_users = array("i", [0]) * num_pages
         self._keys: dict[int, bytes] = {}
         self._pages: dict[bytes, int] = {}
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -69,8 +69,9 @@ class PagePool:
         del self._blank[num_left:]
         if len(pages) < num_pages:
             pages += tuple(self._evict() for _ in range(num_pages - len(pages)))
+        num_users = self._num_users
         for page in pages:
-            self._num_users[page] = 1
+            num_users[page] = 1
         self.peak_used = max(self.peak_used, self.num_used)
         return pages
 
@@ -90,10 +91,11 @@ class PagePool:
 
     def share(self, pages: Iterable[int]) -> None:
         """Use pages that were found, each as one more user."""
+        num_users, cached = self._num_users, self._cached
         for page in pages:
             assert page in self._keys, "only a page with a key can be shared"
-            self._num_users[page] += 1
-            self._cached.pop(page, None)
+            num_users[page] += 1
+            cached.pop(page, None)
         self.peak_used = max(self.peak_used, self.num_used)
 
     def free(self, pages: Iterable[int]) -> None:
@@ -105,21 +107,28 @@ class PagePool:
         """
         returned = tuple(pages)
         self._check_in_use(returned)
+        # Local names: a request has many pages, and this loop is most of its release.
+        num_users, keys, blank = self._num_users, self._keys, self._blank
         for page in reversed(returned):
-            self._num_users[page] -= 1
-            if self._num_users[page]:
-                continue
-            if page in self._keys:
-                self._cached[page] = None
-            else:
-                self._blank.append(page)
+            num_left = num_users[page] - 1
+            num_users[page] = num_left
+            if num_left == 0:
+                if page in keys:
+                    self._cached[page] = None
+                else:
+                    blank.append(page)
 
-    def publish(self, keys: Iterable[bytes], pages: Iterable[int]) -> None:
-        """Let pages in use be found by `keys`; a key that is known keeps its page."""
+    def publish(self, keys: Sequence[bytes], pages: Sequence[int]) -> bool:
+        """Let pages in use be found by `keys`; a key that is known keeps its page.
+
+        Returns whether some key belongs to another page.
+        """
+        known = self._pages
         for key, page in zip(keys, pages, strict=True):
-            assert self._num_users[page], "what lies in a free page may be gone"
-            if key not in self._pages:
-                self._pages[key], self._keys[page] = page, key
+            if known.setdefault(key, page) == page:
+                assert self._num_users[page], "what lies in a free page may be gone"
+                self._keys[page] = key
+        return any(known[key] != page for key, page in zip(keys, pages, strict=True))
 
     def touch(self, keys: Sequence[bytes]) -> None:
         """Count the cached pages of a chain as used now, so that its deepest page goes first."""
@@ -142,14 +151,15 @@ class PagePool:
         return page
 
     def _check_in_use(self, pages: tuple[int, ...]) -> None:
+        num_pages, num_users = self.num_pages, self._num_users
         for page in pages:
             # Without the lower limit, -1 would be read as the last page.
-            if not 0 <= page < self.num_pages:
+            if not 0 <= page < num_pages:
                 raise KVCacheError(
-                    f"page {page} was returned to a pool of {self.num_pages} pages, which has no "
+                    f"page {page} was returned to a pool of {num_pages} pages, which has no "
                     "such page; free each page in the pool that handed it out"
                 )
-            if not self._num_users[page]:
+            if not num_users[page]:
                 raise KVCacheError(
                     f"page {page} was returned while it is free; free each allocation once"
                 )

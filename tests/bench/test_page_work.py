@@ -45,3 +45,16 @@ def test_a_hundred_times_the_pages_cost_no_more(best: dict[str, float], pool: st
 @pytest.mark.parametrize("reason", ["waits", "never_fits"])
 def test_a_refusal_is_cheap(best: dict[str, float], reason: str) -> None:
     assert 0 < best[f"refusal_{reason}_ratio"] <= SLACK * page_work.MAX_REFUSAL_RATIO
+
+
+@pytest.mark.parametrize("case", ["found", "not_found"])
+def test_keys_of_a_long_prefix_are_cheap(best: dict[str, float], case: str) -> None:
+    assert 0 < best[f"{case}_ratio"] <= SLACK * page_work.MAX_PREFIX_RATIO
+
+
+def test_rows_of_the_edit_are_as_the_case_says() -> None:
+    rows, (span,) = page_work.edit_rows(), page_work.EDIT.references
+    assert {len(row) for row in rows.token_ids} == {page_work.EDIT.seq_len}
+    first, second = rows.token_ids
+    assert first[: span.end + 1] == second[: span.end + 1]
+    assert first[span.end + 1] != second[span.end + 1]

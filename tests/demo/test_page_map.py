@@ -76,7 +76,6 @@ def test_the_sentence_and_the_counts_are_those_of_the_pool() -> None:
 
 
 def test_a_shared_page_is_drawn_once_as_shared() -> None:
-    """No deployment shares pages yet; the answer's form has a word for it."""
     answer = answer_of(make_manager(40), {"first": LONG})
     other = {**answer["requests"][0], "request_id": "second", "state": "admitted"}
     for request in (answer["requests"][0], other):
@@ -85,6 +84,13 @@ def test_a_shared_page_is_drawn_once_as_shared() -> None:
     answer["requests"].append(other)
     pool = read_pool(answer)
     assert count_kinds(pool) == {"free": 30, "prefix": 2, "target": 6, "shared": 2}
+
+
+def test_free_pages_that_are_cached_are_told() -> None:
+    answer = answer_of(make_manager(40), {"first": LONG})
+    assert "cached" not in say_pool(read_pool(answer))
+    answer["pages"]["cached"] = 7
+    assert say_pool(read_pool(answer)).endswith("; 30 free, 7 of them cached, peak 10")
 
 
 def test_a_row_is_drawn_to_scale() -> None:

@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 import pytest
-from demo_pools import PAGE_SIZE, make_manager, pool_of, size_of
+from demo_pools import PAGE_SIZE, answer_of, make_manager, pool_of, size_of
 
-from kit.demo.answers import Info
+from kit.demo.answers import Info, read_pool
 from kit.demo.pool_text import fits, holders, pages_per_image
 from kit.tokenizer.layout import Layout
 
@@ -79,6 +79,18 @@ def test_requests_are_shown_with_their_page_tables_and_tokens() -> None:
     # The first step alone wrote the prefix: half of its 40 tokens, on top of the target.
     assert text.count('class="kit-bar-prefix"') == 1
     assert 'class="kit-bar-prefix" x="0" y="0.00" width="5" height="12.00"' in text
+
+
+def test_a_prefix_that_was_found_or_shared_is_not_told_as_written() -> None:
+    answer = answer_of(make_manager(61), {"first": LAYOUT}, step=2)
+    assert "found" not in holders(read_pool(answer), {})
+    answer["requests"][0]["cached_tokens"] = 8
+    text = holders(read_pool(answer), {"first": {1: 24, 2: 20}})
+    assert "running; step 2 of 9; 10 pages; 8 tokens of each row found" in text
+    assert "step 1 also wrote the prefix, 4 tokens," in text
+    later = holders(read_pool(answer), {"first": {2: 20}})
+    assert "Step 2 wrote 20 tokens, all rows together." in later
+    assert "step 1" not in later.split("<svg")[1].split("</p>")[0]
 
 
 def test_an_empty_pool_says_so() -> None:

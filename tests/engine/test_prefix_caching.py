@@ -1,23 +1,22 @@
-"""An engine that shares prefixes: pictures stay the same, and every door tells what was shared."""
+"""What an engine tells of shared prefixes: metrics, counters, the view of its pages.
+
+What they do to pictures, level by level: tests/e2e/test_prefix_caching.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from engine_gate import PATIENCE_S, Gate
-from golden_cases import case_images, load_case
 from prometheus_client.parser import text_string_to_metric_families
 
 from kit.api import GenerationRequest, ImageEngine, SamplingParams, load_config
 from kit.engine.kv_view import KVView
-from kit.errors import CancelledError
-from kit.request import ReferenceImage
 
 P = 16
 CACHING = {
@@ -30,15 +29,13 @@ LONG = "a cat on a sofa in front of a window with a view of a quiet harbour at n
 SYSTEM = "You draw what you are asked for, and nothing that nobody asked you to draw at all."
 
 
-def make_engine(checkpoint: Path, *levels: str, **stage: object) -> ImageEngine:
-    if levels:
-        stage["prefix_caching_levels"] = list(levels)
+def make_engine(checkpoint: Path, **stage: object) -> ImageEngine:
     return ImageEngine(checkpoint, load_config(checkpoint, stage_overrides={"0": CACHING | stage}))
 
 
-def asked(prompt: str = LONG, *, seed: int = 1, **changes: Any) -> GenerationRequest:
+def asked(prompt: str = LONG, *, seed: int = 1) -> GenerationRequest:
     sampling = SamplingParams(num_inference_steps=1, seed=seed)
-    return GenerationRequest(prompt, sampling, system_prompt=SYSTEM, **changes)
+    return GenerationRequest(prompt, sampling, system_prompt=SYSTEM)
 
 
 def counted(engine: ImageEngine) -> dict[str, float]:
@@ -149,76 +146,3 @@ def test_the_view_tells_shared_pages_and_cached_ones(checkpoint: Path) -> None:
         assert (idle.pages.used, idle.pages.free) == (0, idle.pages.total)
         assert idle.pages.cached == engine.status().pages.cached
         assert counted(engine)["kit_kv_pages_cached"] == idle.pages.cached > num_shared
-
-
-def test_a_request_that_is_cancelled_leaves_nothing(checkpoint: Path) -> None:
-    with make_engine(checkpoint) as engine:
-        gate = Gate()
-        long = SamplingParams(num_inference_steps=50, seed=1)
-        handle = engine.submit(replace(asked(), sampling=long), gate)
-        gate.wait()
-        engine.cancel(handle.request_id)
-        gate.open()
-        with pytest.raises(CancelledError):
-            handle.future.result(PATIENCE_S)
-        assert engine.status().pages.cached == 0
-        assert engine.generate(asked()).metrics.cached_tokens == 0
-
-
-def test_images_of_one_request_share_and_others_do_not(checkpoint: Path) -> None:
-    with make_engine(checkpoint, "images") as engine:
-        seen = [
-            engine.generate(asked(seed=seed, parent_id=parent)).metrics
-            for seed, parent in enumerate("ppq")
-        ]
-        assert [bool(metrics.cached_tokens) for metrics in seen] == [False, True, False]
-        assert {metrics.shared_tokens for metrics in seen} == {0}
-
-
-@pytest.mark.long
-def test_rows_alone_leave_nothing_behind(checkpoint: Path) -> None:
-    with make_engine(checkpoint, "rows") as engine:
-        for _ in range(2):
-            metrics = engine.generate(asked(parent_id="p")).metrics
-            assert metrics.cached_tokens == 0
-            assert metrics.shared_tokens > P
-        assert engine.status().pages.cached == 0
-
-
-@pytest.mark.long
-def test_an_edit_with_a_found_picture_is_the_same(
-    engine: ImageEngine, plain: ImageEngine, picture: ReferenceImage
-) -> None:
-    request = asked("a scarf", seed=7, images=(picture,))
-    engine.generate(request)
-    for other in (request, replace(request, prompt="a tie")):
-        found = engine.generate(other)
-        assert found.metrics.cached_tokens > found.metrics.reference_tokens
-        assert is_like(found.image, plain.generate(other).image)
-
-
-@pytest.fixture(scope="module")
-def picture() -> ReferenceImage:
-    [image] = case_images(load_case("ti2i_ref1_landscape").inputs)
-    return image
-
-
-def test_references_are_found_by_their_pixels_and_the_seed_of_their_latents(
-    engine: ImageEngine, picture: ReferenceImage
-) -> None:
-    request = asked("a hat", seed=5, images=(picture,))
-    first = engine.generate(request)
-    layout = engine.preprocessor.prepare(request).rows.layout
-    before = whole(layout.references[0].timestep)
-
-    def found(**changes: Any) -> int:
-        return engine.generate(replace(request, **changes)).metrics.cached_tokens
-
-    everything = whole(layout.prefix_len)
-    assert first.metrics.shared_tokens > layout.references[0].end
-    again = replace(request.sampling, seed=6)
-    assert found(sampling=again) == before, "its latents are drawn with another seed"
-    assert found(sampling=again, reference_seed=5) == everything
-    other = picture.latent_pixels.copy()
-    other[-1, -1] ^= 1
-    assert found(images=(replace(picture, latent_pixels=other),)) == before
