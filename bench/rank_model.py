@@ -129,6 +129,11 @@ class Requests:
             mode: self._backend(mode) for mode in modes or MODES.values()
         }
 
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of this rank's pages."""
+        return self._backends["paged_scheduler"].pool_bytes
+
     def loop(self, mode: KVMode, num_steps: int) -> DenoiseLoop:
         """Start a request of so many steps."""
         allocation = None

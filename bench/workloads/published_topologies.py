@@ -72,6 +72,7 @@ class RankResult:
     """From the rank's first line to its first request that counts."""
 
     weight_bytes: int
+    pool_bytes: int
     device_bytes: int
     """Taken on the card at the end, by whatever: context, NCCL's buffers, torch's reserve."""
 
@@ -99,7 +100,7 @@ def measure(
 ) -> Iterator[Record]:
     """Yield a record for each case; one that fails leaves the others alone.
 
-    Latents are compared with those of the first case of as many layers, too.
+    Latents are compared with those of the first case of as many layers, too, where it is another.
     """
     first: dict[int, tuple[str, Latents]] = {}
     for case in cases:
@@ -111,7 +112,7 @@ def record_of(
     context: Context,
     case: Case,
     ranks: Sequence[RankResult],
-    against: tuple[str, float],
+    against: tuple[str, float] | None,
     whole_s: float,
 ) -> Record:
     """Make the record of a case; `against`: another topology, and how far its latents are."""
@@ -121,7 +122,7 @@ def record_of(
     difference = max(row["difference"] for row in every)
     missing = sum(not row["is_picture"] for row in every)
     error = max(rank.error_against_one_rank for rank in ranks)
-    name, whole_error = against
+    name, whole_error = against or (None, 0.0)
     limit, whole_limit = ERROR_LIMITS[setting.dtype], WHOLE_ERROR_LIMITS[setting.dtype]
     seen = difference + (error > limit) + (whole_error > whole_limit) + missing
     parameters: dict[str, JsonValue] = {
@@ -146,6 +147,7 @@ def record_of(
         "compared_with": name,
         "predicted_bytes_of_a_rank": dict(predicted_bytes(setting, topology)),
         "weight_bytes_of_a_rank": [rank.weight_bytes for rank in ranks],
+        "pool_bytes_of_a_rank": [rank.pool_bytes for rank in ranks],
         "device_bytes_of_a_rank": [rank.device_bytes for rank in ranks],
     }
     return context.record(
@@ -164,7 +166,7 @@ def record_of(
         ratios={"image": ("candidate.image_s", "baseline.image_s")},
         findings={
             "error_against_one_rank": error,
-            "error_against_other_topology": whole_error,
+            **({} if name is None else {"error_against_other_topology": whole_error}),
             "pictures": float(len(every) - missing),
             "create_weights_s": max(rank.create_s for rank in ranks),
             "start_s": max(rank.start_s for rank in ranks),
@@ -195,9 +197,14 @@ def _measure_case(
         topology, setting.device, on_rank, setting, context.repeats, limit_s=limit_s
     )
     whole_s = time.perf_counter() - started
-    name, latents = first.setdefault(setting.num_layers, (str(topology), ranks[0].latents))
-    error = relative_error(torch.from_numpy(ranks[0].latents), torch.from_numpy(latents))
-    return record_of(context, case, ranks, (name, error), whole_s)
+    against = None
+    if setting.num_layers in first:
+        name, latents = first[setting.num_layers]
+        own = torch.from_numpy(ranks[0].latents)
+        against = name, relative_error(own, torch.from_numpy(latents))
+    else:
+        first[setting.num_layers] = str(topology), ranks[0].latents
+    return record_of(context, case, ranks, against, whole_s)
 
 
 def _rows_of_all(
@@ -253,6 +260,7 @@ def measure_rank(
         create_s=create_s,
         start_s=start_s,
         weight_bytes=weight_bytes,
+        pool_bytes=requests.pool_bytes,
         device_bytes=_device_bytes(device),
         latents=wanted.cpu().numpy(),
         rows=rows,

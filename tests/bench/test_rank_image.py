@@ -16,8 +16,8 @@ from bench.rank_model import PUBLISHED, Requests, Setting, random_shard
 from bench.records import load
 from kit.errors import UnsupportedError, WorkerError
 from kit.model.vae import VAEDecoder
-from kit.parallel.group import single_mesh
-from kit.parallel.topology import Topology
+from kit.parallel.group import ALONE, Mesh, RankGroup, single_mesh
+from kit.parallel.topology import ONE_RANK, Topology
 
 CPU = torch.device("cpu")
 RECORD = Path(__file__).parents[2] / "bench" / "results" / "cuda_parallel.json"
@@ -65,6 +65,20 @@ def test_a_pixel_that_is_not_finite_is_no_picture(requests: Requests, decoder: V
 def test_another_size_is_no_picture(requests: Requests, decoder: VAEDecoder) -> None:
     decoder.config = replace(decoder.config, ffactor_spatial=32)
     assert not is_picture(requests, decoder)
+
+
+def test_all_ranks_decode_together(setting: Setting, requests: Requests) -> None:
+    decoded_by = []
+
+    class Decoder(VAEDecoder):
+        def forward(self, latents: torch.Tensor, ranks: RankGroup = ALONE) -> torch.Tensor:
+            decoded_by.append(ranks)
+            return super().forward(latents, ranks)
+
+    everyone = RankGroup(0, 1, None)
+    mesh = Mesh(ONE_RANK, 0, {"tensor": ALONE, "ulysses": ALONE, "cfg": ALONE}, everyone, None)
+    draw(mesh, CPU, requests, "dense_legacy", Decoder(setting.config(2).vae))
+    assert decoded_by == [everyone]
 
 
 def test_latents_that_are_not_finite_end_the_request(
