@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from bench.harness.measure import measure
 from bench.harness.targets import ENGINE, open_target
 from bench.lines import lines_of, lines_of_checks
 from bench.records import Record, load, make_room, save
-from bench.registry import Context, Registry
+from bench.registry import Context, Registry, Workload
 from bench.report import report
-from bench.runner import run
+from bench.runner import run_all
 from bench.verify import options_of, recorded_command
 from kit.errors import ConfigError, KitError
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str], registry: Registry) -> int:
             return _verify(options, registry)
         if options.command == "compare" and len(options.what) == 2:
             return _compare_records(options)
-        return _EXIT_CODES[_measure(options, command, registry).status]
+        return max(_EXIT_CODES[made.status] for made in _measure(options, command, registry))
     except KitError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -62,6 +62,12 @@ def build_parser() -> argparse.ArgumentParser:
         "--repeats",
         type=_positive,
         help=f"of a workload: how often each side is measured (default {_DEFAULT_REPEATS})",
+    )
+    run_parser.add_argument(
+        "--only",
+        action="append",
+        metavar="PART",
+        help="of a workload of several parts: run this one; may be repeated",
     )
     _add_target(run_parser, "append")
     compare_parser = commands.add_parser(
@@ -111,7 +117,9 @@ def _add_target(parser: argparse.ArgumentParser, action: str) -> None:
     )
     group.add_argument("--model", metavar="MODEL", help="of the engine (default: the shipped one)")
     parser.add_argument(
-        "--out", type=Path, help="the record's file; default: out/bench/NAME-TIME.json"
+        "--out",
+        type=Path,
+        help="the record's file; default: out/bench/NAME-TIME.json. The name of a part is added",
     )
 
 
@@ -136,38 +144,46 @@ def _measure(
     command: tuple[str, ...],
     registry: Registry,
     of: Record | None = None,
-) -> Record:
-    """Run what `run` or `compare` names and write its record; `of` is a record to run again."""
+) -> list[Record]:
+    """Run what `run` or `compare` names and write its records; `of` is a record to run again."""
     name, work = _work(options, registry, of)
     environment = capture()
     time = environment.system.timestamp.replace("-", "").replace(":", "")
     path = options.out or Path("out", "bench", f"{name}-{time}.json")
     make_room(path)
     repeats = getattr(options, "repeats", None) or _DEFAULT_REPEATS
-    record = run(Context(name, command, environment, repeats), work)
-    save(record, path)
-    for line in lines_of(record, path):
-        print(line)
-    if record.error is not None:
-        print(f"error: {record.error.kind}: {record.error.message}", file=sys.stderr)
-    return record
+    only = tuple(getattr(options, "only", None) or ())
+    made = []
+    for record in run_all(Context(name, command, environment, repeats, only), work):
+        part = record.name.removeprefix(name)
+        path_of_it = path.with_stem(path.stem + part)
+        save(record, path_of_it)
+        for line in lines_of(record, path_of_it):
+            print(line)
+        if record.error is not None:
+            print(f"error: {record.error.kind}: {record.error.message}", file=sys.stderr)
+        made.append(record)
+    return made
 
 
 def _work(
     options: argparse.Namespace, registry: Registry, of: Record | None
-) -> tuple[str, Callable[[Context], Record]]:
+) -> tuple[str, Workload]:
     """Return the name of what is to run, and what runs it; raises ConfigError."""
     name = options.name if options.command == "run" else options.what[0]
     if options.command == "run" and name in registry.names():
         for flag in ("target", "deploy_config", "model"):
             if getattr(options, flag) is not None:
                 raise _flag_error(flag, "is for a load; a workload chooses its own", options)
+        if options.only is not None:
+            registry.check_parts(name, options.only)
         return name, lambda context: registry.load(name)(context)
     asked = _load_of(name, registry, of)
     name = Path(name).stem
     if options.command == "run":
-        if options.repeats is not None:
-            raise _flag_error("repeats", "is for a workload; a load says it itself", options)
+        for flag in ("repeats", "only"):
+            if getattr(options, flag) is not None:
+                raise _flag_error(flag, "is for a workload; a load says it itself", options)
         (side,) = _sides(options, 1)
         return name, lambda context: _run_load(context, asked, side, options.model)
     if options.pairs is not None:
@@ -242,7 +258,8 @@ def _verify(options: argparse.Namespace, registry: Registry) -> int:
     again = options_of(old, build_parser().parse_args)
     again.out = options.out
     has_load = again.command == "compare" or again.name not in registry.names()
-    new = _measure(again, old.command, registry, of=old if has_load else None)
+    made = _measure(again, old.command, registry, of=old if has_load else None)
+    new = next((record for record in made if record.name == old.name), made[-1])
     print(f"{options.record} and the run above:")
     checks = _print_checks(old, new)
     return 1 if any(one.agrees is False for one in checks) else 0

@@ -6,14 +6,14 @@ import gc
 import json
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from bench.cuda_model import NUM_ROWS, bench_run
-from bench.cuda_timing import seconds
+from bench.cuda_timing import relative_error, seconds
 from kit.attention.base import KVBackend
 from kit.attention.registry import create_backend
 from kit.config.deploy import KVMode
@@ -30,6 +30,9 @@ from kit.pipeline.denoise import DenoiseLoop
 from kit.pipeline.graphs import StepGraphs
 from kit.pipeline.rows import share_rows
 from kit.tokenizer.layout import Layout
+
+MODES: Mapping[str, KVMode] = {"baseline": "dense_legacy", "candidate": "paged_scheduler"}
+"""By the side of a record."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,10 @@ class Setting:
     @property
     def dtype(self) -> torch.dtype:
         return torch.bfloat16 if self.is_card else torch.float32
+
+    @property
+    def vae_dtype(self) -> torch.dtype:
+        return torch.float16 if self.is_card else torch.float32
 
     def config(self, num_layers: int) -> ModelConfig:
         """Return the shape with so many layers."""
@@ -114,13 +121,18 @@ class Requests:
     ) -> None:
         """modes: those that will be run; both, unless they are named."""
         self.model, self._setting, self._cfg = model, setting, cfg
-        self.layout = setting.layout()
+        self.layout, self.num_image_steps = setting.layout(), setting.num_image_steps
         self.num_rows = share_rows(NUM_ROWS, cfg).num_own
         self._graphs = StepGraphs(model) if setting.is_card else None
         self._pages = self.num_rows * num_pages(self.layout.kv_len, setting.page_size)
         self._backends: dict[KVMode, KVBackend] = {
-            mode: self._backend(mode) for mode in modes or ("dense_legacy", "paged_scheduler")
+            mode: self._backend(mode) for mode in modes or MODES.values()
         }
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of this rank's pages."""
+        return self._backends["paged_scheduler"].pool_bytes
 
     def loop(self, mode: KVMode, num_steps: int) -> DenoiseLoop:
         """Start a request of so many steps."""
@@ -151,6 +163,22 @@ class Requests:
             head_ranks=self.model.shard.head_ranks,
             row_ranks=self._cfg.size,
         )
+
+
+def error_against_one_rank(
+    mesh: Mesh, device: torch.device, setting: Setting, num_layers: int
+) -> float:
+    """Return how far clean latents of a few layers are from those of one rank, relatively."""
+    clean = []
+    for shard, cfg in ((Shard(), ALONE), (Shard.of(mesh), mesh.cfg)):
+        model = random_shard(setting.config(num_layers), device, setting.dtype, shard)
+        loop = Requests(setting, model, cfg, "paged_scheduler").loop("paged_scheduler", 2)
+        loop.step()
+        loop.step()
+        clean.append(loop.clean_estimate().clone())
+        del model, loop
+        give_memory_back()
+    return relative_error(clean[1], clean[0])
 
 
 def together(mesh: Mesh, device: torch.device, run: Callable[[], object], calls: int = 1) -> float:

@@ -1,7 +1,8 @@
 """What a workload is, and how one is found by its name.
 
 A workload is a module in `bench/workloads/`: the file's name is the workload's, the first line of
-its docstring says what it shows, and its `run(context)` returns a record.
+its docstring says what it shows, and its `run(context)` returns a record. A workload of several
+`PARTS`, a tuple of names, yields a record for each of those in `context.only`, or for all that go.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import ast
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 from pydantic import JsonValue
@@ -29,6 +31,7 @@ from bench.records import (
 from kit.errors import ConfigError
 
 WORKLOADS = "bench.workloads"
+_SOURCE = "the command line"
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,16 @@ class Context:
     environment: Environment
     repeats: int
     """Rows to measure on each side."""
+
+    only: tuple[str, ...] = ()
+    """Parts of the workload to run; empty: all that this machine can."""
+
+    def of(self, part: str) -> Context:
+        """Return the context of one part: its record has a name and a command of its own."""
+        command = self.command
+        if self.only != (part,):
+            command = (*_without_parts(command), "--only", part)
+        return replace(self, name=f"{self.name}_{part_name(part)}", command=command, only=(part,))
 
     def record(
         self,
@@ -97,7 +110,7 @@ class Context:
         )
 
 
-Workload = Callable[[Context], Record]
+Workload = Callable[[Context], Record | Iterator[Record]]
 
 
 @dataclass(frozen=True)
@@ -128,7 +141,34 @@ class Registry:
             remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
             raise ConfigError("name", "there is none of this name", value=name, remedy=remedy)
 
+    def check_parts(self, name: str, asked: Sequence[str]) -> None:
+        """Raise ConfigError for a part that a workload of a known name does not have."""
+        parts = getattr(importlib.import_module(f"{self.package}.{name}"), "PARTS", ())
+        for part in asked:
+            if part not in parts:
+                remedy = f"known are {', '.join(parts)}" if parts else "it has none: leave it out"
+                raise ConfigError(
+                    "--only", f"{name} has no such part", value=part, source=_SOURCE, remedy=remedy
+                )
+
     def load(self, name: str) -> Workload:
         """Import a workload of a known name."""
         workload: Workload = importlib.import_module(f"{self.package}.{name}").run
         return workload
+
+
+def part_name(part: str) -> str:
+    """Return a part as it stands in names: of TP2+SP2, tp2_sp2."""
+    return re.sub(r"\W+", "_", part).lower()
+
+
+def _without_parts(command: Sequence[str]) -> list[str]:
+    """Return a command line without `--only PART`."""
+    kept: list[str] = []
+    words = iter(command)
+    for word in words:
+        if word == "--only":
+            next(words)
+        else:
+            kept.append(word)
+    return kept

@@ -14,12 +14,12 @@ def report(records: Mapping[str, Record]) -> str:
     A table without lines is left out.
     """
     tables = [
-        _table(("record", "status", "equality", "machine", "torch", "commit"), _heads(records)),
-        _table(
+        table(("record", "status", "equality", "machine", "torch", "commit"), _heads(records)),
+        table(
             ("record", "ratio", "candidate / baseline", "noise", "verdict", "rows"),
             _ratios(records),
         ),
-        _table(("record", "figure", "value", "requests"), _figures(records)),
+        table(("record", "figure", "value", "requests"), _figures(records)),
     ]
     return "\n".join(filter(None, tables))
 
@@ -61,7 +61,8 @@ def _figures(records: Mapping[str, Record]) -> list[tuple[str, ...]]:
     ]
 
 
-def _table(head: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
+    """Return a Markdown table; nothing without lines."""
     if not lines:
         return ""
     rows = [head, ("---",) * len(head), *lines]

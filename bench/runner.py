@@ -1,12 +1,12 @@
-"""Runs work to a record, whatever happens."""
+"""Runs work to its records, whatever happens."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from bench.records import Failure, Record
-from bench.registry import Context
+from bench.registry import Context, Workload
 from kit.errors import KitError
 
 # What the operator must change (configuration, checkpoint, request) carries this exit code.
@@ -18,8 +18,23 @@ def run(context: Context, work: Callable[[Context], Record]) -> Record:
     try:
         return work(context)
     except Exception as error:
-        refused = isinstance(error, KitError) and error.exit_code == _REFUSED
-        return context.without_result(_failure(error), refused=refused)
+        return _without_result(context, error)
+
+
+def run_all(context: Context, work: Workload) -> Iterator[Record]:
+    """Yield the records that a workload makes, each as soon as it is there; the last may be that of
+    the error that ended it.
+    """
+    try:
+        made = work(context)
+        yield from (made,) if isinstance(made, Record) else made
+    except Exception as error:
+        yield _without_result(context, error)
+
+
+def _without_result(context: Context, error: Exception) -> Record:
+    refused = isinstance(error, KitError) and error.exit_code == _REFUSED
+    return context.without_result(_failure(error), refused=refused)
 
 
 def _failure(error: Exception) -> Failure:

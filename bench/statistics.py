@@ -78,6 +78,11 @@ def percentile(values: Sequence[float], share: float) -> Estimate | None:
     return Estimate(ordered[math.ceil(share * num) - 1], ordered[low], ordered[high], num)
 
 
+def tail_carried(num: int) -> float | None:
+    """Return the highest whole percentile, from the median on, that `num` values carry; or None."""
+    return max((p / 100 for p in range(50, 100) if num_needed(p / 100) <= num), default=None)
+
+
 def paired_ratio(
     above: Sequence[float], below: Sequence[float], confidence: float = RATIO_CONFIDENCE
 ) -> Estimate:

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from bench.cuda_model import NUM_ROWS, fixed_call
-from bench.cuda_timing import Replay, matmul_flops, relative_error, warm_up
+from bench.cuda_timing import Replay, matmul_flops, warm_up
+from bench.rank_image import draw, same_decoder
 from bench.rank_model import (
+    MODES,
     PUBLISHED,
     Requests,
     Setting,
+    error_against_one_rank,
     give_memory_back,
     random_shard,
     synchronize,
@@ -22,16 +25,10 @@ from bench.rank_model import (
 from bench.ranks import num_cards, run_on_ranks
 from bench.records import EqualityCheck, Measurement, Record, Row
 from bench.registry import Context
-from bench.workloads.cuda_vae import random_decoder
-from kit.config.deploy import KVMode
-from kit.model.fused import use_fused_kernels
 from kit.model.shard import Shard
-from kit.model.vae import VAEDecoder
 from kit.parallel.group import ALONE, Mesh
 from kit.parallel.topology import Topology
-from kit.pipeline.postprocess import to_pixels
 
-MODES: dict[str, KVMode] = {"baseline": "dense_legacy", "candidate": "paged_scheduler"}
 NUM_COMPARED_STEPS = 4
 NUM_PARITY_LAYERS = 2
 STEPS_IN_A_ROW = 5
@@ -108,7 +105,9 @@ def on_rank(mesh: Mesh, device: torch.device, setting: Setting, repeats: int) ->
         ceiling = matmul_flops(device)
         warm_up(ceiling)
         del ceiling
-    found: dict[str, object] = {"error": _parity(mesh, device, setting)}
+    found: dict[str, object] = {
+        "error": error_against_one_rank(mesh, device, setting, NUM_PARITY_LAYERS)
+    }
     found["alone"] = _alone(mesh, device, setting, repeats)
     give_memory_back()
     if setting.is_card:
@@ -122,18 +121,14 @@ def on_rank(mesh: Mesh, device: torch.device, setting: Setting, repeats: int) ->
     found["exchange_s"] = _exchange(mesh, device, setting)
     requests = Requests(setting, model)
     found["difference"] = _difference(mesh, requests)
-    torch.manual_seed(0)  # ranks decode together: with the same weights
-    decoder = random_decoder(config.vae, device)
-    use_fused_kernels(decoder, device, torch.float16)
-    if setting.is_card:
-        decoder.half()
+    decoder = same_decoder(config.vae, device, setting)
     beside = fixed_call(model, requests.layout, NUM_ROWS)
     num_steps = 2 + repeats * STEPS_IN_A_ROW
     loops = {side: requests.loop(mode, num_steps) for side, mode in MODES.items()}
     for loop in loops.values():
         loop.step()
         loop.step()
-    _image(mesh, device, requests, "paged_scheduler", decoder, setting)
+    draw(mesh, device, requests, "paged_scheduler", decoder)
     rows: dict[str, list[dict[str, float]]] = {side: [] for side in MODES}
     for repeat in range(repeats):
         sides = list(MODES.items())[:: -1 if repeat % 2 else 1]
@@ -144,25 +139,10 @@ def on_rank(mesh: Mesh, device: torch.device, setting: Setting, repeats: int) ->
             layer = (step - fixed) / setting.num_layers
             rows[side].append({"step_s": step, "fixed_s": fixed, "layer_s": layer})
         for side, mode in sides:
-            image = _image(mesh, device, requests, mode, decoder, setting)
-            rows[side][-1].update(image)
+            rows[side][-1].update(draw(mesh, device, requests, mode, decoder).times)
     found["rows"] = rows
     found["peak_bytes"] = torch.cuda.max_memory_allocated(device) if setting.is_card else 0
     return found
-
-
-def _parity(mesh: Mesh, device: torch.device, setting: Setting) -> float:
-    """Return how far clean latents of a few layers are from those of one rank, relatively."""
-    clean = []
-    for shard in (Shard(), Shard.of(mesh)):
-        model = random_shard(setting.config(NUM_PARITY_LAYERS), device, setting.dtype, shard)
-        loop = Requests(setting, model).loop("paged_scheduler", 2)
-        loop.step()
-        loop.step()
-        clean.append(loop.clean_estimate().clone())
-        del model, loop
-        give_memory_back()
-    return relative_error(clean[1], clean[0])
 
 
 def _alone(mesh: Mesh, device: torch.device, setting: Setting, repeats: int) -> dict[str, float]:
@@ -209,39 +189,3 @@ def _difference(mesh: Mesh, requests: Requests) -> float:
     assert bool(torch.isfinite(paged).all()), "random weights keep the latents finite"
     ranks = mesh.everyone.gather(paged.clone(), 0)
     return max(float((dense - paged).abs().max()), float((ranks - paged).abs().max()))
-
-
-def _image(
-    mesh: Mesh,
-    device: torch.device,
-    requests: Requests,
-    mode: KVMode,
-    decoder: VAEDecoder,
-    setting: Setting,
-) -> dict[str, float]:
-    """Run a whole request; all ranks decode together. Seconds by the host's clock."""
-    synchronize(device)
-    mesh.any(False)
-    started = time.perf_counter()
-    loop = requests.loop(mode, setting.num_image_steps)
-    synchronize(device)
-    prepared = time.perf_counter()
-    loop.step()
-    synchronize(device)
-    first = time.perf_counter()
-    while not loop.finished:
-        loop.step()
-    synchronize(device)
-    denoised = time.perf_counter()
-    image = decoder(loop.latents, mesh.everyone)
-    if mesh.is_leader:
-        to_pixels(image)
-    mesh.any(False)
-    ended = time.perf_counter()
-    return {
-        "image_s": ended - started,
-        "prepare_s": prepared - started,
-        "first_step_s": first - prepared,
-        "later_steps_s": denoised - first,
-        "decode_s": ended - denoised,
-    }

@@ -53,6 +53,22 @@ from kit.errors import UnsupportedError
 def run(context):
     raise UnsupportedError("devices: this machine has no accelerator")
 '''
+PARTED = (
+    GOOD.format(seen=0).replace("def run", "def double")
+    + """
+
+from bench import runner
+
+PARTS = ("TP2", "TP2+SP2")
+
+def run(context):
+    for part in context.only or PARTS:
+        yield runner.run(context.of(part), inner if part == "TP2" else double)
+
+def inner(context):
+    raise ZeroDivisionError("nothing to divide by")
+"""
+)
 UNIMPORTABLE = '"""Imports what is not there."""\n\nimport no_such_module\n'
 
 _packages = count()
@@ -70,6 +86,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regist
         "good": GOOD.format(seen=0),
         "unequal": GOOD.format(seen=3),
         "broken": BROKEN,
+        "parted": PARTED,
         "refused": REFUSED,
         "unimportable": UNIMPORTABLE,
     }.items():
@@ -85,9 +102,9 @@ def test_list_names_every_workload_and_imports_none(
 ) -> None:
     assert main(["list"], registry) == 0
     lines = capsys.readouterr().out.splitlines()
-    names = ["broken", "good", "refused", "unequal", "unimportable"]
+    names = ["broken", "good", "parted", "refused", "unequal", "unimportable"]
     assert [line.split()[0] for line in lines] == [*names, *load_names()]
-    assert lines[4].endswith("Imports what is not there.")
+    assert lines[5].endswith("Imports what is not there.")
 
 
 def test_good_run(registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,6 +173,61 @@ def test_refused_run(registry: Registry, tmp_path: Path) -> None:
     assert record.status == "refused"
     assert record.error is not None
     assert record.error.kind == "UnsupportedError"
+
+
+def test_parts_leave_a_record_each_whatever_one_does(
+    registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "some.json"
+    assert main(["run", "parted", "--out", str(path)], registry) == 1
+    broken, good = (load(tmp_path / f"some_{name}.json") for name in ("tp2", "tp2_sp2"))
+    assert not path.exists()
+    assert (broken.name, broken.status) == ("parted_tp2", "failed")
+    assert (good.name, good.status) == ("parted_tp2_sp2", "ok")
+    run = ("python", "-m", "bench", "run", "parted", "--out", "some.json")
+    assert good.command == (*run, "--only", "TP2+SP2")
+    out = capsys.readouterr().out
+    assert f"parted_tp2_sp2: ok, record in {tmp_path / 'some_tp2_sp2.json'}" in out
+
+
+def test_one_part_runs_alone_and_is_verified_alone(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["run", "parted", "--only", "TP2", "--only", "TP2+SP2", "--out", "a.json"]
+    assert main(arguments, registry) == 1
+    arguments = ["verify", "a_tp2_sp2.json", "--out", "again.json"]
+    assert main(arguments, registry) == 0
+    assert {path.name for path in tmp_path.glob("*.json")} == {
+        "a_tp2.json",
+        "a_tp2_sp2.json",
+        "again_tp2_sp2.json",
+    }
+    again = load(Path("again_tp2_sp2.json"))
+    assert again.command == load(Path("a_tp2_sp2.json")).command
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "parted",
+            "parted has no such part (got 'TP3', set by the command line); known are TP2, TP2+SP2",
+        ),
+        ("good", "it has none: leave it out"),
+        ("vase", "--only: is for a workload; a load says it itself"),
+    ],
+)
+def test_parts_that_are_not_there(
+    registry: Registry,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    expected: str,
+) -> None:
+    assert main(["run", name, "--only", "TP3", "--out", str(tmp_path / "a.json")], registry) == 2
+    assert expected in capsys.readouterr().err
+    assert list(tmp_path.glob("*.json")) == []
 
 
 def test_workload_that_cannot_be_imported(registry: Registry, tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from golden_cases import PACKAGE
+from rank_settings import tiny_setting
 
 from bench.environment import capture
 from bench.rank_model import Setting
@@ -14,27 +13,10 @@ from bench.registry import Context
 from bench.workloads import cuda_parallel, cuda_parallel_whole, cuda_vae_parallel
 from kit.modelspec.config import VAEConfig
 
-_PER_LAYER = ("moe_intermediate_size", "num_experts", "moe_topk", "num_shared_expert")
-
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Setting:
-    """The golden checkpoint's shape, with as many layers as wanted."""
-    raw = json.loads((PACKAGE / "checkpoint" / "golden" / "config.json").read_text())
-    for name in _PER_LAYER:
-        raw[name] = raw[name][0] if isinstance(raw[name], list) else raw[name]
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(raw))
-    return Setting(
-        device="cpu",
-        config_path=str(path),
-        num_layers=2,
-        num_layers_alone=1,
-        prefix_len=20,
-        grid=(6, 5),
-        page_size=16,
-        num_image_steps=2,
-    )
+    return tiny_setting(tmp_path)
 
 
 def context(name: str) -> Context:

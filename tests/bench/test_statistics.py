@@ -18,6 +18,7 @@ from bench.statistics import (
     rate,
     ratio_of_medians,
     share_of,
+    tail_carried,
 )
 
 HALF_OF_5_PERCENT = Fraction(25, 1000)
@@ -38,6 +39,16 @@ def test_requests_that_a_percentile_needs(share: float, needed: int) -> None:
     assert num_needed(share) == needed
     assert percentile(list(range(needed)), share) is not None
     assert percentile(list(range(needed - 1)), share) is None
+
+
+@pytest.mark.parametrize(
+    ("num", "tail"), [(5, None), (6, 0.54), (30, 0.88), (36, 0.9), (367, 0.98), (1000, 0.99)]
+)
+def test_the_tail_that_a_sample_carries(num: int, tail: float | None) -> None:
+    assert tail_carried(num) == tail
+    if tail is not None:
+        assert percentile(list(range(num)), tail) is not None
+        assert tail == 0.99 or percentile(list(range(num)), tail + 0.01) is None
 
 
 @pytest.mark.parametrize("num", [6, 7, 40, 72, 100, 368, 1000])

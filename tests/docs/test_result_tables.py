@@ -7,6 +7,14 @@ from pathlib import Path
 
 from bench.__main__ import shipped_records
 from bench.adherence import as_findings, as_table, shares
+from bench.published import (
+    MAX_IMAGE_S,
+    MAX_RATIO,
+    MIN_REQUESTS,
+    WORKLOAD,
+    image_table,
+    part_table,
+)
 from bench.records import load
 from bench.report import report
 from bench.workloads import cold_start, page_start
@@ -109,6 +117,17 @@ def test_all_records() -> None:
     table = report({path.stem: load(path) for path in shipped_records()})
     page = (ROOT / "docs" / "benchmarking.md").read_text()
     assert table in page, "put there what `python -m bench report` prints"
+
+
+def test_published_topologies() -> None:
+    paths = sorted(RESULTS.glob(f"{WORKLOAD}_*.json"))
+    records = {path.stem: load(path) for path in paths}
+    assert all(record.name == name for name, record in records.items())
+    page = (ROOT / "docs" / "benchmarking.md").read_text()
+    for table in (image_table(records), part_table(records)):
+        assert f"\n\n{table}\n" in page, f"put this there:\n{table}"
+    limits = f"at most {MAX_IMAGE_S:.2f} s", f"at most {MAX_RATIO}", f"{MIN_REQUESTS} requests"
+    assert all(limit in page for limit in limits)
 
 
 def test_page_start() -> None:
