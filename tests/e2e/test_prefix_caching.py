@@ -309,3 +309,33 @@ def test_random_requests_over_a_small_pool_give_the_pictures_of_none_shared(
         evicted = engine._queue.snapshot().num_pages_evicted
     assert found > 10
     assert evicted > 100
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        {"tensor_parallel_size": 2},
+        {"sequence_parallel_size": 2, "ulysses_degree": 2},
+        {"cfg_parallel_size": 2},
+    ],
+    ids=["TP2", "SP2", "CFG2"],
+)
+def test_ranks_share_what_one_rank_does_but_for_rows_apart(
+    parallel: dict[str, int],
+    checkpoint: Path,
+    plain: ImageEngine,
+    request_with_reference: GenerationRequest,
+) -> None:
+    """Rows on ranks of their own share nothing; each rank finds its own of earlier requests."""
+    other = replace(
+        request_with_reference, sampling=replace(request_with_reference.sampling, seed=6)
+    )
+    stage = {"parallel_config": parallel, "distributed_executor_backend": "mp"}
+    with make_engine(checkpoint, allow_unvalidated_topology=True, **stage) as engine:
+        first, second = (engine.generate(each) for each in (request_with_reference, other))
+    assert (first.metrics.shared_tokens > 0) == ("cfg_parallel_size" not in parallel)
+    assert first.metrics.cached_tokens == 0
+    assert second.metrics.cached_tokens == whole(second.metrics.prefix_tokens)
+    assert same_picture(first, plain.generate(request_with_reference))
+    assert same_picture(second, plain.generate(other))
