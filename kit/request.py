@@ -158,7 +158,8 @@ class RequestMetrics:
     """Leading tokens of each row that an earlier request had computed."""
 
     shared_tokens: int
-    """Leading tokens that were computed once for all rows of a rank, unless they were cached."""
+    """Leading tokens that are the same in all rows of a rank: where they fill a page that was not
+    cached, they are computed once."""
 
     num_rows: int
     num_pages: int

@@ -146,3 +146,19 @@ def test_the_view_tells_shared_pages_and_cached_ones(checkpoint: Path) -> None:
         assert (idle.pages.used, idle.pages.free) == (0, idle.pages.total)
         assert idle.pages.cached == engine.status().pages.cached
         assert counted(engine)["kit_kv_pages_cached"] == idle.pages.cached > num_shared
+
+
+def test_evicted_pages_are_counted(engine: ImageEngine, checkpoint: Path) -> None:
+    per_row = -(-engine.preprocessor.prepare(asked()).rows.layout.kv_len // P)
+    pool_bytes = (2 * per_row + 1) * engine.kv_view().page_bytes
+    with make_engine(checkpoint, kv_cache_memory_bytes=pool_bytes) as small:
+        small.generate(asked())
+        before, known = counted(small), small.status().pages.cached
+        assert (before["kit_prefix_cache_evictions_total"], known > 1) == (0, True)
+        other = small.generate(replace(asked(), system_prompt=None))
+        assert other.metrics.cached_tokens == 0
+        now = counted(small)
+        blank = small.status().pages.total - known
+        evicted = other.metrics.num_pages - blank
+        assert now["kit_prefix_cache_evictions_total"] == evicted > 0
+        assert small.status().pages.cached > known - evicted, "what it published is there as well"

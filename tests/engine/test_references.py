@@ -22,7 +22,7 @@ from kit.engine.references import patch_grid, pixel_hash, reference_shape, scale
 from kit.errors import InvalidRequestError, UnsupportedError
 from kit.modelspec.config import PUBLISHED_CONFIG, load_config_file, load_model_config
 from kit.modelspec.vision import VisionConfig
-from kit.request import GenerationRequest, ReferenceImage, SamplingParams
+from kit.request import GenerationRequest, RecordedImage, ReferenceImage, SamplingParams
 from kit.tokenizer.buckets import nearest_bucket, resolution_buckets
 from kit.tokenizer.template import ReferenceShape
 
@@ -184,3 +184,25 @@ def test_a_checkpoint_without_the_modules_refuses_them(preprocessor: Preprocesso
 def test_a_distilled_checkpoint_without_a_vision_tower_says_so(distil_checkpoint: Path) -> None:
     bare = Preprocessor(distil_checkpoint, load_config(distil_checkpoint))
     assert bare.reference_refusal == "its files hold no vision_model.* and vision_aligner.*"
+
+
+def test_a_reference_is_told_by_all_that_the_model_sees_of_it() -> None:
+    def reference(latents: npt.NDArray[np.uint8], patches: npt.NDArray[np.uint8]) -> ReferenceImage:
+        return ReferenceImage(RecordedImage(4, 4, "the same file"), latents, patches)
+
+    black, flat = np.zeros((4, 2, 3), np.uint8), np.zeros((2, 4, 3), np.uint8)
+    grey = black.copy()
+    grey[3, 1, 2] = 1
+    digests = [
+        reference(*pair).digest
+        for pair in (
+            (black, black),
+            (black, flat),
+            (flat, black),
+            (grey, black),
+            (black, grey),
+            (np.zeros((5, 2, 3), np.uint8), np.zeros((3, 2, 3), np.uint8)),
+        )
+    ]
+    assert len(set(digests)) == len(digests)
+    assert reference(black.copy(), np.asfortranarray(grey)).digest == digests[4]
