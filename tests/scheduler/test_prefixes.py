@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from kit.kv.allocation import KVAllocation
@@ -146,3 +148,40 @@ def test_what_ran_in_a_group_when_it_was_closed_leaves_nothing_there() -> None:
     bench.scheduler.open_group(0)
     assert bench.run("next") == 0
     assert bench.pools[0].pool.num_free == 10
+
+
+def live(seed: int, num_steps: int) -> int:
+    """Random lives of requests and groups; return how many tokens were found in all."""
+    draw, bench, num_found = random.Random(seed), Bench(num_groups=2, max_num_seqs=3), 0
+    running: dict[int, str] = {}
+    for step in range(num_steps):
+        group, kind = draw.randrange(2), draw.random()
+        if kind < 0.35:
+            bench.add(f"r{step}", prefix=draw.choice("pqr"))
+        elif kind < 0.65:
+            scheduled = bench.scheduler.schedule(group)
+            if scheduled is not None and scheduled.allocation is not None:
+                running[group] = scheduled.request_id
+                num_found += scheduled.allocation.num_cached_tokens
+        elif kind < 0.9 and group in running:
+            bench.scheduler.finish(running.pop(group), is_good=draw.random() < 0.7)
+        elif kind < 0.91:
+            bench.scheduler.close_group(group)
+            if group in running:
+                bench.scheduler.requeue(running.pop(group))
+            assert bench.pools[group].pool.num_cached == 0
+            assert bench.pools[group].pool.num_used == 0, "a lost group holds nothing"
+        else:
+            bench.scheduler.open_group(group)
+        held = bench.scheduler.holdings()
+        for index, kv in enumerate(bench.pools):
+            own = [h.allocation for h in held if h.group == index]
+            pages = {page for a in own for table in a.page_tables for page in table}
+            assert kv.pool.num_used == len(pages) == 10 - kv.pool.num_free
+            targets = [table[2] for a in own for table in a.page_tables]
+            assert len(set(targets)) == len(targets), "a target page has two owners"
+    return num_found
+
+
+def test_random_lives_lose_no_page() -> None:
+    assert sum(live(seed, 400) for seed in range(10)) > 1000
