@@ -30,7 +30,7 @@ from bench.rank_model import (
 )
 from bench.ranks import num_cards, run_on_ranks
 from bench.records import EqualityCheck, Measurement, Record
-from bench.registry import Context
+from bench.registry import Context, part_name
 from kit.errors import UnsupportedError
 from kit.model.shard import Shard
 from kit.model.vae import VAEDecoder
@@ -122,7 +122,7 @@ def record_of(
     difference = max(row["difference"] for row in every)
     missing = sum(not row["is_picture"] for row in every)
     error = max(rank.error_against_one_rank for rank in ranks)
-    name, whole_error = against or (None, 0.0)
+    whole_error = against[1] if against else 0.0
     limit, whole_limit = ERROR_LIMITS[setting.dtype], WHOLE_ERROR_LIMITS[setting.dtype]
     seen = difference + (error > limit) + (whole_error > whole_limit) + missing
     parameters: dict[str, JsonValue] = {
@@ -144,11 +144,9 @@ def record_of(
         "stores": "of both modes, all the time: captured steps hold their addresses",
         "error_limit": limit,
         "whole_error_limit": whole_limit,
-        "compared_with": name,
         "predicted_bytes_of_a_rank": dict(predicted_bytes(setting, topology)),
         "weight_bytes_of_a_rank": [rank.weight_bytes for rank in ranks],
         "pool_bytes_of_a_rank": [rank.pool_bytes for rank in ranks],
-        "device_bytes_of_a_rank": [rank.device_bytes for rank in ranks],
     }
     return context.record(
         parameters=parameters,
@@ -166,10 +164,11 @@ def record_of(
         ratios={"image": ("candidate.image_s", "baseline.image_s")},
         findings={
             "error_against_one_rank": error,
-            **({} if name is None else {"error_against_other_topology": whole_error}),
+            **({f"whole_error_against_{part_name(against[0])}": against[1]} if against else {}),
             "pictures": float(len(every) - missing),
             "create_weights_s": max(rank.create_s for rank in ranks),
             "start_s": max(rank.start_s for rank in ranks),
+            "device_bytes": float(max(rank.device_bytes for rank in ranks)),
             "whole_s": whole_s,
         },
     )
