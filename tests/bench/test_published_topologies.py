@@ -20,20 +20,17 @@ from rank_settings import tiny_setting
 
 from bench import agreement
 from bench.environment import capture
-from bench.published import PUBLISHED_FIGURES
-from bench.rank_model import Requests, Setting
+from bench.published import ALL_TOPOLOGIES, PUBLISHED_FIGURES
+from bench.rank_memory import UTILIZATION, predicted_bytes
+from bench.rank_model import PUBLISHED, Requests, Setting
+from bench.rank_requests import RankResult, measure_rank
 from bench.records import Record
 from bench.registry import Context
-from bench.workloads.published_topologies import (
-    Case,
-    RankResult,
-    measure,
-    measure_rank,
-    record_of,
-)
+from bench.workloads.published_topologies import Case, measure, record_of, setting_of, topologies_of
 from kit.errors import UnsupportedError
 from kit.parallel.group import single_mesh
 from kit.parallel.topology import ONE_RANK, Topology
+from kit.plan.device import CARDS
 
 TP2, SP2, CFG2 = Topology(tensor=2), Topology(ulysses=2), Topology(cfg=2)
 OnRank = Callable[..., RankResult]
@@ -70,6 +67,29 @@ def in_this_process(setting: Setting, requests: type[Requests] = Requests) -> Ra
 def record_alone(setting: Setting, result: RankResult, whole_error: float = 0.0) -> Record:
     case = Case(ONE_RANK, setting)
     return record_of(context(), case, [result], ("TP2", whole_error), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("num", "names"),
+    [
+        (2, "TP2 SP2 CFG2"),
+        (3, "TP2 SP2 CFG2"),
+        (4, "TP4 TP2+SP2 TP2+CFG2"),
+        (7, "TP4 TP2+SP2 TP2+CFG2"),
+        (8, "TP4 TP2+SP2 TP2+CFG2 TP8 TP4+CFG2"),
+    ],
+)
+def test_what_so_many_cards_hold(num: int, names: str) -> None:
+    assert [str(topology) for topology in topologies_of(num)] == names.split()
+
+
+def test_every_rank_fits_on_the_card_of_our_records_and_whole_weights_would_not() -> None:
+    room = UTILIZATION * CARDS["H200"].total_bytes
+    for topology in ALL_TOPOLOGIES:
+        setting = setting_of(topology)
+        assert setting.num_layers == (24 if topology.tensor == 1 else 32)
+        assert sum(predicted_bytes(setting, topology).values()) < room
+    assert sum(predicted_bytes(PUBLISHED, SP2).values()) > room
 
 
 def check_equal(record: Record, topology: Topology) -> None:
