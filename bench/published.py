@@ -131,17 +131,20 @@ def _part_cells(record: Record, mode: str, side: str) -> tuple[str, ...]:
         _spread(percentile(image_s, 0.5)),
         tail,
         *(f"{seconds:.4f}" for seconds in (prepare, first, later / (num_steps - 1), decode)),
-        f"{_peak_bytes(record, mode, side) / _GIB:.1f}",
+        _memory(record, mode, side),
     )
 
 
-def _peak_bytes(record: Record, mode: str, side: str) -> float:
-    """Return the most that a rank's tensors took, without the store of the other mode."""
+def _memory(record: Record, mode: str, side: str) -> str:
+    """Return the most GiB that a rank's tensors took, without the store of the other mode."""
+    peak = max(_column(record, side, "peak_bytes"))
+    if peak == 0:  # the CPU does not tell
+        return ""
     predicted = record.parameters["predicted_bytes_of_a_rank"]
     assert isinstance(predicted, dict), "the workload writes parts by name"
     other = predicted[_OTHER_STORE[mode]]
     assert isinstance(other, int), "bytes are whole"
-    return max(_column(record, side, "peak_bytes")) - other
+    return f"{(peak - other) / _GIB:.1f}"
 
 
 def _record_name(topology: Topology) -> str:

@@ -25,6 +25,9 @@ OnRank = Callable[..., Any]
 
 _EXCHANGE_LIMIT = timedelta(minutes=9)
 
+_LEAVING_S = 30.0
+"""What a process may take to give a card's memory back: the next ones need it."""
+
 
 def num_cards() -> int:
     """Return how many NVIDIA cards there are; raises UnsupportedError for less than two."""
@@ -55,10 +58,15 @@ def run_on_ranks(
             other.close()
         try:
             return _collect(ends, limit_s)
+        except BaseException:
+            for process in processes:
+                process.kill()
+            raise
         finally:
             for process in processes:
-                process.join(timeout=5)
+                process.join(timeout=_LEAVING_S)
                 process.kill()
+                process.join(timeout=_LEAVING_S)
 
 
 def _collect(ends: list[Connection], limit_s: float) -> list[Any]:

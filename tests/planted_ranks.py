@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from bench.rank_model import Requests, Setting
-from bench.workloads.published_topologies import RankResult, measure_rank
+from bench.rank_requests import RankResult, measure_rank
 from kit.config.deploy import KVMode
 from kit.parallel.group import Mesh
 from kit.pipeline.denoise import DenoiseLoop

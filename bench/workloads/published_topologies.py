@@ -7,40 +7,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import JsonValue
 
 from bench import runner
 from bench.cuda_model import NUM_ROWS
-from bench.cuda_timing import matmul_flops, relative_error, warm_up
-from bench.published import ALL_TOPOLOGIES
-from bench.rank_image import draw, same_decoder
+from bench.cuda_timing import relative_error
+from bench.published import ALL_TOPOLOGIES, MIN_CARDS
 from bench.rank_memory import check_fits, predicted_bytes
-from bench.rank_model import (
-    MODES,
-    PUBLISHED,
-    Requests,
-    Setting,
-    error_against_one_rank,
-    give_memory_back,
-    random_shard,
-    synchronize,
-)
+from bench.rank_model import MODES, PUBLISHED, Setting
+from bench.rank_requests import NUM_PARITY_LAYERS, Latents, RankResult, measure_rank
 from bench.ranks import num_cards, run_on_ranks
 from bench.records import EqualityCheck, Measurement, Record
-from bench.registry import Context
+from bench.registry import Context, part_name
 from kit.errors import UnsupportedError
-from kit.model.shard import Shard
-from kit.model.vae import VAEDecoder
-from kit.parallel.group import Mesh
 from kit.parallel.topology import Topology
 
 PARTS = tuple(map(str, ALL_TOPOLOGIES))
 """What `--only` may name; each leaves a record of its own."""
 
-NUM_PARITY_LAYERS = 2
 ERROR_LIMITS: Mapping[torch.dtype, float] = {torch.float32: 1e-4, torch.bfloat16: 0.05}
 """Clean latents of a few layers against one rank, relative error. Random weights: a token whose
 experts are nearly as likely goes elsewhere by one rounding."""
@@ -49,9 +34,7 @@ WHOLE_ERROR_LIMITS: Mapping[torch.dtype, float] = {torch.float32: 1e-4, torch.bf
 """Latents of all layers and steps against another topology. In bfloat16 roundings add up: TP2 of a
 narrow model is 0.4 % off one rank with 2 layers and 2 % with 32; another picture is above 100 %."""
 
-_START_LIMIT_S, _IMAGE_LIMIT_S = 180.0, 4.0
-
-Latents = npt.NDArray[np.float32]
+_START_LIMIT_S, _IMAGE_LIMIT_S = 180.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -62,41 +45,31 @@ class Case:
     setting: Setting
 
 
-@dataclass(frozen=True)
-class RankResult:
-    """What comes back from a rank: numbers only."""
-
-    error_against_one_rank: float
-    create_s: float
-    start_s: float
-    """From the rank's first line to its first request that counts."""
-
-    weight_bytes: int
-    pool_bytes: int
-    device_bytes: int
-    """Taken on the card at the end, by whatever: context, NCCL's buffers, torch's reserve."""
-
-    latents: Latents
-    """Of the first request, [1, C, h, w]."""
-
-    rows: Mapping[str, Sequence[Mapping[str, float]]]
-    """By side, one a request."""
-
-
 OnRank = Callable[..., RankResult]
 
 
 def run(context: Context) -> Iterator[Record]:
     """Yield a record for each topology that is named, or that the cards here hold."""
-    count = num_cards()
-    named = [t for t in ALL_TOPOLOGIES if str(t) in context.only]
-    # Those of two cards are there to try it where there are no more.
-    held = [t for t in ALL_TOPOLOGIES if min(count, 4) <= t.size <= count]
-    yield from measure(context, [Case(t, _setting_of(t)) for t in named or held])
+    named = [topology for topology in ALL_TOPOLOGIES if str(topology) in context.only]
+    chosen = named or topologies_of(num_cards())
+    yield from measure(context, [Case(topology, setting_of(topology)) for topology in chosen])
+
+
+def topologies_of(num: int) -> list[Topology]:
+    """Return those that so many cards hold; those of two cards only where there are no four."""
+    least = MIN_CARDS if num >= MIN_CARDS else 2
+    return [topology for topology in ALL_TOPOLOGIES if least <= topology.size <= num]
+
+
+def setting_of(topology: Topology) -> Setting:
+    """Return the whole model, or the layers that fit where every rank has all weights."""
+    if topology.tensor > 1:
+        return PUBLISHED
+    return replace(PUBLISHED, num_layers=PUBLISHED.num_layers_alone)
 
 
 def measure(
-    context: Context, cases: Sequence[Case], on_rank: OnRank | None = None
+    context: Context, cases: Sequence[Case], on_rank: OnRank = measure_rank
 ) -> Iterator[Record]:
     """Yield a record for each case; one that fails leaves the others alone.
 
@@ -104,7 +77,7 @@ def measure(
     """
     first: dict[int, tuple[str, Latents]] = {}
     for case in cases:
-        work = partial(_measure_case, case=case, first=first, on_rank=on_rank or measure_rank)
+        work = partial(_measure_case, case=case, first=first, on_rank=on_rank)
         yield runner.run(context.of(str(case.topology)), work)
 
 
@@ -122,7 +95,7 @@ def record_of(
     difference = max(row["difference"] for row in every)
     missing = sum(not row["is_picture"] for row in every)
     error = max(rank.error_against_one_rank for rank in ranks)
-    name, whole_error = against or (None, 0.0)
+    whole_error = against[1] if against else 0.0
     limit, whole_limit = ERROR_LIMITS[setting.dtype], WHOLE_ERROR_LIMITS[setting.dtype]
     seen = difference + (error > limit) + (whole_error > whole_limit) + missing
     parameters: dict[str, JsonValue] = {
@@ -144,11 +117,9 @@ def record_of(
         "stores": "of both modes, all the time: captured steps hold their addresses",
         "error_limit": limit,
         "whole_error_limit": whole_limit,
-        "compared_with": name,
         "predicted_bytes_of_a_rank": dict(predicted_bytes(setting, topology)),
         "weight_bytes_of_a_rank": [rank.weight_bytes for rank in ranks],
         "pool_bytes_of_a_rank": [rank.pool_bytes for rank in ranks],
-        "device_bytes_of_a_rank": [rank.device_bytes for rank in ranks],
     }
     return context.record(
         parameters=parameters,
@@ -166,20 +137,14 @@ def record_of(
         ratios={"image": ("candidate.image_s", "baseline.image_s")},
         findings={
             "error_against_one_rank": error,
-            **({} if name is None else {"error_against_other_topology": whole_error}),
+            **({f"whole_error_against_{part_name(against[0])}": against[1]} if against else {}),
             "pictures": float(len(every) - missing),
             "create_weights_s": max(rank.create_s for rank in ranks),
             "start_s": max(rank.start_s for rank in ranks),
+            "device_bytes": float(max(rank.device_bytes for rank in ranks)),
             "whole_s": whole_s,
         },
     )
-
-
-def _setting_of(topology: Topology) -> Setting:
-    """Return the whole model, or the layers that fit where every rank has all weights."""
-    if topology.tensor > 1:
-        return PUBLISHED
-    return replace(PUBLISHED, num_layers=PUBLISHED.num_layers_alone)
 
 
 def _measure_case(
@@ -220,75 +185,3 @@ def _rows_of_all(
         }
         for own in zip(*ranks, strict=True)
     )
-
-
-@torch.inference_mode()
-def measure_rank(
-    mesh: Mesh,
-    device: torch.device,
-    setting: Setting,
-    repeats: int,
-    make_requests: Callable[..., Requests] = Requests,
-) -> RankResult:
-    """Measure on one rank; `make_requests` takes what Requests does."""
-    started = time.perf_counter()
-    if setting.is_card:
-        ceiling = matmul_flops(device)
-        warm_up(ceiling)
-        del ceiling
-    error = error_against_one_rank(mesh, device, setting, NUM_PARITY_LAYERS)
-    give_memory_back()
-    creating = time.perf_counter()
-    config = setting.config(setting.num_layers)
-    model = random_shard(config, device, setting.dtype, Shard.of(mesh))
-    decoder = same_decoder(config.vae, device, setting)
-    synchronize(device)
-    create_s = time.perf_counter() - creating
-    modules = (model, decoder)
-    weight_bytes = sum(weight.nbytes for module in modules for weight in module.parameters())
-    requests = make_requests(setting, model, mesh.cfg)
-    own = [draw(mesh, device, requests, mode, decoder).latents.clone() for mode in MODES.values()]
-    # Of the leader in dense_legacy: another rank or mode that differs shows in its rows.
-    wanted = mesh.everyone.gather(own[0], 0)[:1]
-    start_s = time.perf_counter() - started
-    rows: dict[str, list[dict[str, float]]] = {side: [] for side in MODES}
-    for repeat in range(repeats):
-        for side in tuple(MODES)[:: -1 if repeat % 2 else 1]:
-            rows[side].append(_row(mesh, device, requests, side, decoder, wanted))
-    return RankResult(
-        error_against_one_rank=error,
-        create_s=create_s,
-        start_s=start_s,
-        weight_bytes=weight_bytes,
-        pool_bytes=requests.pool_bytes,
-        device_bytes=_device_bytes(device),
-        latents=wanted.cpu().numpy(),
-        rows=rows,
-    )
-
-
-def _row(
-    mesh: Mesh,
-    device: torch.device,
-    requests: Requests,
-    side: str,
-    decoder: VAEDecoder,
-    wanted: torch.Tensor,
-) -> dict[str, float]:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    drawn = draw(mesh, device, requests, MODES[side], decoder)
-    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-    return {
-        **drawn.times,
-        "is_picture": drawn.is_picture,
-        "difference": float((drawn.latents - wanted).abs().max()),
-        "peak_bytes": peak,
-    }
-
-
-def _device_bytes(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 0
-    free, total = torch.cuda.mem_get_info(device)
-    return total - free

@@ -16,11 +16,12 @@ from bench.environment import capture
 from bench.published import ALL_TOPOLOGIES, image_table, meets_limits, part_table
 from bench.rank_memory import predicted_bytes
 from bench.rank_model import PUBLISHED
+from bench.rank_requests import RankResult
 from bench.records import Record
 from bench.registry import Context
 from bench.runner import run
 from bench.statistics import paired_ratio
-from bench.workloads.published_topologies import Case, RankResult, record_of
+from bench.workloads.published_topologies import Case, record_of
 from kit.parallel.topology import Topology
 
 TP4, TP2_SP2 = Topology(tensor=4), Topology(tensor=2, ulysses=2)

@@ -18,21 +18,19 @@ from planted_ranks import (
 )
 from rank_settings import tiny_setting
 
+from bench import agreement
 from bench.environment import capture
-from bench.published import PUBLISHED_FIGURES
-from bench.rank_model import Requests, Setting
+from bench.published import ALL_TOPOLOGIES, PUBLISHED_FIGURES
+from bench.rank_memory import UTILIZATION, predicted_bytes
+from bench.rank_model import PUBLISHED, Requests, Setting
+from bench.rank_requests import RankResult, measure_rank
 from bench.records import Record
 from bench.registry import Context
-from bench.workloads.published_topologies import (
-    Case,
-    RankResult,
-    measure,
-    measure_rank,
-    record_of,
-)
+from bench.workloads.published_topologies import Case, measure, record_of, setting_of, topologies_of
 from kit.errors import UnsupportedError
 from kit.parallel.group import single_mesh
 from kit.parallel.topology import ONE_RANK, Topology
+from kit.plan.device import CARDS
 
 TP2, SP2, CFG2 = Topology(tensor=2), Topology(ulysses=2), Topology(cfg=2)
 OnRank = Callable[..., RankResult]
@@ -68,7 +66,30 @@ def in_this_process(setting: Setting, requests: type[Requests] = Requests) -> Ra
 
 def record_alone(setting: Setting, result: RankResult, whole_error: float = 0.0) -> Record:
     case = Case(ONE_RANK, setting)
-    return record_of(context(), case, [result], ("one rank", whole_error), 1.0)
+    return record_of(context(), case, [result], ("TP2", whole_error), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("num", "names"),
+    [
+        (2, "TP2 SP2 CFG2"),
+        (3, "TP2 SP2 CFG2"),
+        (4, "TP4 TP2+SP2 TP2+CFG2"),
+        (7, "TP4 TP2+SP2 TP2+CFG2"),
+        (8, "TP4 TP2+SP2 TP2+CFG2 TP8 TP4+CFG2"),
+    ],
+)
+def test_what_so_many_cards_hold(num: int, names: str) -> None:
+    assert [str(topology) for topology in topologies_of(num)] == names.split()
+
+
+def test_every_rank_fits_on_the_card_of_our_records_and_whole_weights_would_not() -> None:
+    room = UTILIZATION * CARDS["H200"].total_bytes
+    for topology in ALL_TOPOLOGIES:
+        setting = setting_of(topology)
+        assert setting.num_layers == (24 if topology.tensor == 1 else 32)
+        assert sum(predicted_bytes(setting, topology).values()) < room
+    assert sum(predicted_bytes(PUBLISHED, SP2).values()) > room
 
 
 def check_equal(record: Record, topology: Topology) -> None:
@@ -77,7 +98,7 @@ def check_equal(record: Record, topology: Topology) -> None:
     assert record.equality is not None
     assert record.equality.seen == 0
     assert record.findings["error_against_one_rank"] < 1e-4
-    assert record.findings.get("error_against_other_topology", 0) < 1e-4
+    assert record.findings.get("whole_error_against_one_rank", 0) < 1e-4
     assert record.findings["pictures"] == 4
     predicted = record.parameters["predicted_bytes_of_a_rank"]
     assert isinstance(predicted, dict)
@@ -94,11 +115,8 @@ def check_equal(record: Record, topology: Topology) -> None:
 
 
 def check_compared_with_one_rank(records: Sequence[Record]) -> None:
-    compared = [record.parameters["compared_with"] for record in records]
-    assert compared == [None, *["one rank"] * (len(records) - 1)]
-    assert ["error_against_other_topology" in record.findings for record in records] == [
-        name is not None for name in compared
-    ]
+    compared = ["whole_error_against_one_rank" in record.findings for record in records]
+    assert compared == [False] + [True] * (len(records) - 1)
 
 
 def test_two_ranks(setting: Setting) -> None:
@@ -127,7 +145,7 @@ def test_every_topology_of_four_ranks(setting: Setting) -> None:
         check_equal(record, topology)
     check_compared_with_one_rank(records)
     # Another order of sums: the ranks really had a part each.
-    assert records[1].findings["error_against_other_topology"] > 0
+    assert records[1].findings["whole_error_against_one_rank"] > 0
 
 
 def test_a_slower_mode_shows(setting: Setting) -> None:
@@ -158,7 +176,9 @@ def test_an_error_above_its_limit_fails_the_record(setting: Setting, alone: Rank
     above = replace(alone, error_against_one_rank=1.1e-4)
     assert record_alone(setting, above).status == "failed"
     assert record_alone(setting, alone, whole_error=0.9e-4).status == "ok"
-    assert record_alone(setting, alone, whole_error=1.1e-4).status == "failed"
+    failed = record_alone(setting, alone, whole_error=1.1e-4)
+    assert failed.status == "failed"
+    assert failed.findings["whole_error_against_tp2"] == 1.1e-4
 
 
 @pytest.mark.long
@@ -196,3 +216,11 @@ def test_a_model_that_does_not_fit_is_refused_with_the_numbers(setting: Setting)
     assert record.error.kind == UnsupportedError.__name__
     assert "TP2: a rank with 2 layers needs" in record.error.message
     assert "weights 0.0, pages" in record.error.message
+
+
+def test_two_runs_of_a_topology_can_be_held_against_each_other(
+    setting: Setting, alone: RankResult
+) -> None:
+    once = record_alone(setting, alone)
+    other = record_alone(setting, replace(alone, create_s=9.0, start_s=9.0, device_bytes=9))
+    assert all(one.agrees is not False for one in agreement.check(once, other))

@@ -128,6 +128,8 @@ def test_published_topologies() -> None:
         assert f"\n\n{table}\n" in page, f"put this there:\n{table}"
     limits = f"at most {MAX_IMAGE_S:.2f} s", f"at most {MAX_RATIO}", f"{MIN_REQUESTS} requests"
     assert all(limit in page for limit in limits)
+    told = "Four and eight cards have not been run" in (ROOT / "docs/parallelism.md").read_text()
+    assert told == (not records.keys() - {f"{WORKLOAD}_{name}" for name in ("tp2", "sp2", "cfg2")})
 
 
 def test_page_start() -> None:
