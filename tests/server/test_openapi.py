@@ -68,6 +68,9 @@ def check(case: schemathesis.Case, app: FastAPI) -> None:
         case.body.pop("timeout_s", None)  # ends in 504
     case.operation.schema.app = app
     response = case.call(app=app, timeout=PATIENCE_S)
+    if response.status_code == 202:
+        # Nobody waits for a job, and a full queue would answer 503.
+        TestClient(app).delete(f"{case.path}/{response.json()['id']}")
     excluded = [*EXCLUDED, not_a_server_error] if response.status_code == 501 else EXCLUDED
     if case.media_type == "multipart/form-data":
         # A form is text: the word null, which no field takes, is sent as null is.
