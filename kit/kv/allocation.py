@@ -26,8 +26,9 @@ class KVAllocation:
     the prefix, which nobody may write to."""
 
     num_shared_tokens: int = 0
-    """Leading tokens that are the same in all these rows, computed once; the whole pages among them
-    are the same pages in every table. 0 where rows share nothing."""
+    """Leading tokens that are the same in all these rows; the whole pages among them are the same
+    pages in every table, and the first step computes them once where one of these is new. 0 where
+    rows share nothing."""
 
     @property
     def num_pages(self) -> int:
