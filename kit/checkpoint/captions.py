@@ -130,20 +130,41 @@ def describe(scene: Scene, style: Style, draw: np.random.Generator) -> Caption:
     """Say the scene in a given style; `draw` chooses among equal ways."""
     phrasing = _Phrasing(scene, style, draw)
     text = phrasing.text()
-    return Caption(_written(text, style, draw), phrasing.facts())
+    return Caption(written(text, style, draw), phrasing.facts())
 
 
-class _Phrasing:
+class Speaker:
+    """Chooses words in a style; `draw` decides among equal ones."""
+
+    def __init__(self, style: Style, draw: np.random.Generator) -> None:
+        self.style, self.draw = style, draw
+
+    def say(self, words: Words) -> str:
+        """Say one thing, by a synonym as often as the style wants."""
+        return self.pick(words.others if self.by_synonym() else words.plain)
+
+    def by_synonym(self) -> bool:
+        return bool(self.draw.random() < self.style.synonyms)
+
+    def pick(self, options: Sequence[T]) -> T:
+        return options[int(self.draw.integers(len(options)))]
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        return [items[at] for at in self.draw.permutation(len(items))]
+
+
+class _Phrasing(Speaker):
     """One caption in the making; collects the facts that it names."""
 
     def __init__(self, scene: Scene, style: Style, draw: np.random.Generator) -> None:
-        self._scene, self._style, self._draw = scene, style, draw
+        super().__init__(style, draw)
+        self._scene = scene
         self._order = list(scene.objects)
         self._relations: tuple[tuple[int, str, int], ...] = ()
         self._position: str | None = None
 
     def facts(self) -> Facts:
-        style, scene = self._style, self._scene
+        style, scene = self.style, self._scene
         return Facts(
             objects=tuple(
                 ObjectFacts(one.kind if style.kind else None, one.colour if style.colour else None)
@@ -156,7 +177,7 @@ class _Phrasing:
         )
 
     def text(self) -> str:
-        draw, style = self._draw, self._style
+        draw, style = self.draw, self.style
         if style.turns and len(self._order) == 1 and draw.random() < 0.07:
             return self._keywords()
         objects = self._objects()
@@ -181,44 +202,44 @@ class _Phrasing:
         return self._pair() if len(scene.objects) == 2 else self._triple()
 
     def _opened(self, text: str) -> str:
-        if self._style.turns and self._draw.random() < 0.22:
-            return f"{self._pick(OPENINGS)} {text}"
+        if self.style.turns and self.draw.random() < 0.22:
+            return f"{self.pick(OPENINGS)} {text}"
         return text
 
     def _keywords(self) -> str:
         """A comma-separated list, in any order."""
         (one,) = self._order
-        style = self._style
+        style = self.style
         parts = [*self._adjectives(one), self._noun(one, plural=False)]
         if style.background:
             parts.append(self._place()[1])
-        return ", ".join(self._shuffled(parts))
+        return ", ".join(self.shuffled(parts))
 
     def _positioned(self, text: str) -> str:
         position = self._scene.position
-        if position is None or not self._style.position:
+        if position is None or not self.style.position:
             return text
         self._position = position
-        where = self._say(POSITION_WORDS[position])
-        turn = self._draw.random() if self._style.turns else 0.0
+        where = self.say(POSITION_WORDS[position])
+        turn = self.draw.random() if self.style.turns else 0.0
         return f"{text} {where}" if turn < 0.8 else f"{where}, {text}"
 
     def _group(self) -> str:
         one = self._order[0]
-        count = self._say(COUNT_WORDS[len(self._order)])
+        count = self.say(COUNT_WORDS[len(self._order)])
         return " ".join([count, *self._adjectives(one), self._noun(one, plural=True)])
 
     def _pair(self) -> str:
-        draw = self._draw
+        draw = self.draw
         first, second = self._order
         word = relation(first, second)
-        if word is None or not self._style.relation:
+        if word is None or not self.style.relation:
             if draw.random() < 0.5:
                 self._order.reverse()
-            joint = self._pick(("and", "and", "and", "with", "next to"))
+            joint = self.pick(("and", "and", "and", "with", "next to"))
             joint = "and" if joint == "next to" and word == "above" else joint
             return f" {joint} ".join(self._object(one) for one in self._order)
-        turn = draw.random() if self._style.turns else 0.0
+        turn = draw.random() if self.style.turns else 0.0
         if turn > 0.8 and word in SIDE_WORDS:
             self._relations = ((0, word, 1),)
             sides = SIDE_WORDS[word]
@@ -229,22 +250,22 @@ class _Phrasing:
             word = RELATIONS[word]
         self._relations = ((0, word, 1),)
         a, b = (self._object(one) for one in self._order)
-        return f"{a} {self._say(RELATION_WORDS[word])} {b}"
+        return f"{a} {self.say(RELATION_WORDS[word])} {b}"
 
     def _triple(self) -> str:
         words = {relation(a, b) for a, b in zip(self._order, self._order[1:], strict=False)}
         word = words.pop() if len(words) == 1 else None
         order = ""
-        if word in ORDER_WORDS and self._style.relation:
+        if word in ORDER_WORDS and self.style.relation:
             self._relations = ((0, word, 1), (1, word, 2))
-            order = " " + self._say(ORDER_WORDS[word])
+            order = " " + self.say(ORDER_WORDS[word])
         else:
-            self._order = self._shuffled(self._order)
+            self._order = self.shuffled(self._order)
         a, b, c = (self._object(one) for one in self._order)
         return f"{a}, {b} and {c}{order}"
 
     def _object(self, one: SceneObject) -> str:
-        style, draw = self._style, self._draw
+        style, draw = self.style, self.draw
         adjectives = self._adjectives(one)
         if not style.kind and draw.random() < 0.5 and adjectives:
             return "something " + " ".join(adjectives)
@@ -253,49 +274,39 @@ class _Phrasing:
         if made_of and draw.random() < 0.2:
             adjectives.pop()
             noun = f"{noun} made of {MADE_OF[one.material]}"
-        return _with_article(" ".join([*adjectives, noun]))
+        return with_article(" ".join([*adjectives, noun]))
 
     def _adjectives(self, one: SceneObject) -> list[str]:
         """Size, colour, material: those that the style names."""
-        style, found = self._style, []
+        style, found = self.style, []
         if style.size:
-            found.append(self._say(SIZE_WORDS[one.size]))
+            found.append(self.say(SIZE_WORDS[one.size]))
         if style.colour:
-            colour = self._say(COLOUR_WORDS[one.colour])
-            if self._draw.random() < 0.06 * style.turns:
-                colour = f"{colour} {self._pick(COLOURED)}"
+            colour = self.say(COLOUR_WORDS[one.colour])
+            if self.draw.random() < 0.06 * style.turns:
+                colour = f"{colour} {self.pick(COLOURED)}"
             found.append(colour)
         if style.material:
-            found.append(self._say(MATERIAL_WORDS[one.material]))
+            found.append(self.say(MATERIAL_WORDS[one.material]))
         return found
 
     def _noun(self, one: SceneObject, *, plural: bool) -> str:
-        noun = self._say(KIND_WORDS[one.kind] if self._style.kind else ANY_KIND_WORDS)
-        return _plural(noun) if plural else noun
+        noun = self.say(KIND_WORDS[one.kind] if self.style.kind else ANY_KIND_WORDS)
+        return plural_of(noun) if plural else noun
 
     def _place(self) -> tuple[str, str]:
         """Preposition and noun phrase of the background."""
         words = BACKGROUND_WORDS[self._scene.background]
-        return self._pick(words.others if self._by_synonym() else words.plain)
-
-    def _say(self, words: Words) -> str:
-        return self._pick(words.others if self._by_synonym() else words.plain)
-
-    def _by_synonym(self) -> bool:
-        return bool(self._draw.random() < self._style.synonyms)
-
-    def _pick(self, options: Sequence[T]) -> T:
-        return options[int(self._draw.integers(len(options)))]
-
-    def _shuffled(self, items: Sequence[T]) -> list[T]:
-        return [items[at] for at in self._draw.permutation(len(items))]
+        return self.pick(words.others if self.by_synonym() else words.plain)
 
 
-def _with_article(noun: str) -> str:
+def with_article(noun: str) -> str:
+    """Put a or an before a noun phrase."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
-def _plural(noun: str) -> str:
+def plural_of(noun: str) -> str:
+    """Return the plural of a noun phrase of the lexicon."""
     *first, last = noun.split(" ")
     if last in PLURALS:
         last = PLURALS[last]
@@ -308,7 +319,7 @@ def _plural(noun: str) -> str:
     return " ".join([*first, last])
 
 
-def _written(text: str, style: Style, draw: np.random.Generator) -> str:
+def written(text: str, style: Style, draw: np.random.Generator) -> str:
     """Apply articles, extra words, case and ending."""
     words = text.split(" ")
     if not style.articles:

@@ -1,10 +1,13 @@
 """The denoiser's forward pass over a padded batch, differentiable, on the runtime's own modules.
 
-Rows of one batch share the grid, not the length of the prefix: a row of length P is padded on the
-left, and its tokens keep the positions that they have without padding. Equal to the runtime's pass
-over each row alone.
+Rows of one batch share the grid, not the length of the text: its tokens are padded on the left, and
+keep the positions that they have without padding. Equal to the runtime's pass over each row alone.
 
-    slots of S     [pad | prefix | <timestep> | image tokens]
+    slots of S                   [       pad | text | <timestep> | image tokens]
+    the same with a reference    [head | pad | text | <timestep> | image tokens]
+
+The head ends with the reference's <eoi>. Latents and patches in it see one another, as in
+`kit.tokenizer.layout`.
 """
 
 from __future__ import annotations
@@ -17,12 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kit.attention.rotary import split_qkv
+from kit.checkpoint.vision_reader import VisionReader
 from kit.model.moe import MoE
 from kit.model.norm import RMSNorm
 from kit.model.timestep import MAX_PERIOD, NUM_FREQUENCIES, TimestepEmbedder
 from kit.model.transformer import DecoderLayer, HunyuanImage3
 from kit.modelspec.config import ModelConfig
-from kit.tokenizer.layout import Layout, positions_yx
+from kit.tokenizer.layout import Layout, ReferenceSpan, positions_yx
 
 _HIDDEN = -30000.0
 """Added to the scores of keys that a query does not see; finite, so that a padded query, which
@@ -32,12 +36,29 @@ LayerFunction = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor, Tensor], tu
 
 
 @dataclass(frozen=True)
+class ReferenceBatch:
+    """The reference images of B rows, one each, all of one size."""
+
+    latents: Tensor
+    """float32 [B, C, h, w], drawn and scaled."""
+
+    patches: Tensor
+    """float32 [B, rows * columns, patch_dim]."""
+
+    head: Tensor
+    """int64 [F]: the token ids in front of the text, the same in all rows."""
+
+    span: ReferenceSpan
+    """Where the reference lies in the head."""
+
+
+@dataclass(frozen=True)
 class GridTables:
     """What all batches of one grid share, on the device; S slots."""
 
     grid: tuple[int, int]
-    offsets_yx: Tensor
-    """Position of each slot less the length of the prefix, float32 [S, 2]."""
+    positions_yx: Tensor
+    """Position of each slot in a row without padding, float32 [S, 2]."""
 
     visible: Tensor
     """bool [S, S], padding not yet hidden; rows are queries."""
@@ -45,28 +66,39 @@ class GridTables:
     frequencies: Tensor
     """float32 [D/4, 2]: of y, of x."""
 
+    num_head: int
+    """Slots in front of the padding."""
+
     @classmethod
     def make(
-        cls, config: ModelConfig, grid: tuple[int, int], num_slots: int, device: torch.device
+        cls,
+        config: ModelConfig,
+        grid: tuple[int, int],
+        num_slots: int,
+        device: torch.device,
+        span: ReferenceSpan | None = None,
     ) -> GridTables:
+        num_head = 0 if span is None else span.end + 1
         num_prefix = num_slots - 1 - grid[0] * grid[1]
-        assert num_prefix > 0, "a row has room for a prefix"
-        layout = Layout(prefix_len=num_prefix, num_special=1, grid=grid, tail_len=0)
-        offsets = torch.from_numpy(positions_yx(layout) - num_prefix).float()
+        assert num_prefix > num_head, "a row has room for a text"
+        references = () if span is None else (span,)
+        layout = Layout(num_prefix, num_special=1, grid=grid, tail_len=0, references=references)
+        positions = torch.from_numpy(positions_yx(layout)).float()
         visible = torch.ones(num_slots, num_slots, dtype=torch.bool).tril()
-        visible[layout.image_span.start :, layout.image_span.start :] = True
+        for seen in (layout.image_span, *references):
+            visible[seen.start : seen.end, seen.start : seen.end] = True
         exponents = torch.arange(0, config.attention_head_dim, 2) / config.attention_head_dim
         frequencies = (1.0 / (config.rope_theta**exponents)).view(-1, 2)
-        return cls(grid, offsets.to(device), visible.to(device), frequencies.to(device))
+        return cls(grid, positions.to(device), visible.to(device), frequencies.to(device), num_head)
 
     @property
     def num_image(self) -> int:
         return self.grid[0] * self.grid[1]
 
     @property
-    def num_prefix(self) -> int:
-        """Slots before <timestep>."""
-        return len(self.offsets_yx) - 1 - self.num_image
+    def num_text(self) -> int:
+        """Slots between the head and <timestep>."""
+        return len(self.positions_yx) - 1 - self.num_image - self.num_head
 
 
 @dataclass(frozen=True)
@@ -85,48 +117,65 @@ class BatchTables:
 
 
 def batch_tables(tables: GridTables, lengths: Tensor, dtype: torch.dtype) -> BatchTables:
-    """Make the tables of rows whose prefixes have int `lengths` [B]; `dtype` is the scores'."""
-    positions = tables.offsets_yx + lengths[:, None, None]  # [B, S, 2]
+    """Make the tables of rows whose texts have int `lengths` [B]; `dtype` is the scores'."""
+    slots = torch.arange(len(tables.positions_yx), device=lengths.device)
+    in_head = slots < tables.num_head
+    num_padding = (tables.num_text - lengths)[:, None]
+    moved = torch.where(in_head, 0, num_padding)  # [B, S]
+    positions = tables.positions_yx - moved[:, :, None]  # [B, S, 2]
     angles = (positions[:, :, None] * tables.frequencies).flatten(2)[:, :, None]  # [B, S, 1, D/2]
-    slots = torch.arange(len(tables.offsets_yx), device=lengths.device)
-    valid = slots >= (tables.num_prefix - lengths)[:, None]
+    valid = in_head | (slots >= tables.num_head + num_padding)
     bias = torch.where(tables.visible & valid[:, None], 0.0, _HIDDEN).to(dtype)[:, None]
     return BatchTables(angles.cos(), angles.sin(), bias, valid.float())
 
 
 class TrainingForward:
-    """Predicts velocities with the parameters of one denoiser."""
+    """Predicts velocities with the parameters of one denoiser, and of what reads references."""
 
     def __init__(
         self,
         model: HunyuanImage3,
         num_slots: int,
         layer: LayerFunction | None = None,
+        *,
+        reader: VisionReader | None = None,
+        num_edit_slots: int = 0,
     ) -> None:
-        """Take `layer_forward` or a compiled form of it as `layer`."""
-        self.model = model
-        self._num_slots = num_slots
+        """Take `layer_forward` or a compiled form of it as `layer`.
+
+        Rows have `num_slots` tokens, those with a reference `num_edit_slots`; without a `reader`
+        there are no such rows.
+        """
+        self.model, self.reader = model, reader
+        self._num_slots, self._num_edit_slots = num_slots, num_edit_slots
         self._layer = layer or layer_forward
-        self._tables: dict[tuple[int, int], GridTables] = {}
+        self._tables: dict[tuple[tuple[int, int], ReferenceSpan | None], GridTables] = {}
         exponents = torch.arange(NUM_FREQUENCIES, dtype=torch.float32) / NUM_FREQUENCIES
         self._frequencies = (MAX_PERIOD**-exponents).to(model.device)
 
     def __call__(
-        self, latents: Tensor, sigmas: Tensor, prefixes: Tensor, lengths: Tensor
+        self,
+        latents: Tensor,
+        sigmas: Tensor,
+        texts: Tensor,
+        lengths: Tensor,
+        reference: ReferenceBatch | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return velocities float32 [B, C, h, w] and the mean balance loss of the routers.
 
-        latents float32 [B, C, h, w], sigmas float32 [B], prefixes int64 [B, P] padded on the
-        left, lengths [B] without the padding.
+        latents float32 [B, C, h, w], sigmas float32 [B], texts int64 [B, T] padded on the left,
+        lengths [B] without the padding. A text is all of the prefix that is not in a reference's
+        head.
         """
         model, grid = self.model, (latents.shape[2], latents.shape[3])
-        tables = self._grid_tables(grid)
-        prefixes = F.pad(prefixes, (tables.num_prefix - prefixes.shape[1], 0))
-        angles = (sigmas * 1000.0)[:, None] * self._frequencies
-        waves = torch.cat((angles.cos(), angles.sin()), dim=-1)
+        tables = self._grid_tables(grid, None if reference is None else reference.span)
+        assert texts.shape[1] <= tables.num_text, "texts fit into their slots"
+        texts = F.pad(texts, (tables.num_text - texts.shape[1], 0))
+        waves = self._waves(sigmas)
         image = model.patch_embed(latents, _embed_time(model.time_embed, waves))
         special = _embed_time(model.timestep_emb, waves)[:, None]
-        x = torch.cat((model.embed_tokens(prefixes), special, image), dim=1)
+        head = () if reference is None else self._head(reference)
+        x = torch.cat((*head, model.embed_tokens(texts), special, image), dim=1)
         autocast = torch.is_autocast_enabled(x.device.type)
         scores_dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
         batch = batch_tables(tables, lengths, scores_dtype)
@@ -139,11 +188,34 @@ class TrainingForward:
         prediction: Tensor = model.final_layer(hidden, emb, grid)
         return prediction, balance
 
-    def _grid_tables(self, grid: tuple[int, int]) -> GridTables:
-        if grid not in self._tables:
+    def _head(self, reference: ReferenceBatch) -> tuple[Tensor, ...]:
+        """Embed the head of every row: parts [B, n, hidden] in their order."""
+        model, span = self.model, reference.span
+        assert self.reader is not None, "rows with a reference have what reads it"
+        num = len(reference.latents)
+        # No noise is left in a reference, so its timestep is 0.
+        wave = self._waves(torch.zeros(1, device=reference.latents.device))
+        latents = model.patch_embed(
+            reference.latents, _embed_time(model.time_embed, wave).expand(num, -1)
+        )
+        patches = self.reader(reference.patches, span.patch_grid)
+        ids = model.embed_tokens(reference.head.expand(num, -1))
+        timestep = _embed_time(model.timestep_emb, wave).expand(num, 1, -1)
+        separator = ids[:, span.latents.end : span.patches.start]
+        return (ids[:, : span.timestep], timestep, latents, separator, patches, ids[:, span.end :])
+
+    def _waves(self, sigmas: Tensor) -> Tensor:
+        """Return the sinusoids [B, 256] of noise levels float32 [B]."""
+        angles = (sigmas * 1000.0)[:, None] * self._frequencies
+        return torch.cat((angles.cos(), angles.sin()), dim=-1)
+
+    def _grid_tables(self, grid: tuple[int, int], span: ReferenceSpan | None) -> GridTables:
+        if (grid, span) not in self._tables:
             model = self.model
-            self._tables[grid] = GridTables.make(model.config, grid, self._num_slots, model.device)
-        return self._tables[grid]
+            num_slots = self._num_slots if span is None else self._num_edit_slots
+            tables = GridTables.make(model.config, grid, num_slots, model.device, span)
+            self._tables[grid, span] = tables
+        return self._tables[grid, span]
 
 
 def layer_forward(

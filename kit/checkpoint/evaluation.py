@@ -1,4 +1,4 @@
-"""Captions of held-out scenes, each with the facts that its picture must show."""
+"""Captions of held-out scenes with the facts that their pictures must show, and held-out edits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kit.checkpoint.captions import Facts, Style, describe
+from kit.checkpoint.edits import EDIT_KINDS, Edit, random_edit
+from kit.checkpoint.instructions import evaluation_style, instruct
 from kit.checkpoint.scenes import Scene, check_canvas, random_scene
 from kit.errors import ConfigError
 
@@ -25,6 +27,14 @@ class EvaluationCaption:
     facts: Facts
     scene: Scene
     """What the caption was made from; drawn, it is a right picture. Always held out."""
+
+
+@dataclass(frozen=True)
+class EvaluationEdit:
+    """One instruction that is judged; its target is always held out."""
+
+    text: str
+    edit: Edit
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,24 @@ def evaluation_captions(
     return list(found.values())
 
 
+def evaluation_edits(
+    kind: str, num: int, *, seed: int, size: tuple[int, int] = (256, 256)
+) -> list[EvaluationEdit]:
+    """Make `num` edits of one of JUDGED_EDITS; a longer list begins with a shorter one.
+
+    Raises ConfigError for another kind, or a size that scenes cannot be made for.
+    """
+    if kind not in JUDGED_EDITS:
+        raise ConfigError("kind", f"expected one of {', '.join(JUDGED_EDITS)}", value=kind)
+    check_canvas(*size)
+    draw = np.random.default_rng((seed, list(EDIT_KINDS).index(kind), *size, len(FAMILIES)))
+    found = []
+    for _ in range(num):
+        edit = random_edit(draw, size=size, kind=kind, held_out=True)
+        found.append(EvaluationEdit(instruct(edit, evaluation_style(draw), draw), edit))
+    return found
+
+
 def _plain(draw: np.random.Generator) -> Style:
     return Style(position=False, material=bool(draw.random() < 0.3))
 
@@ -95,3 +123,6 @@ FAMILIES: dict[str, Family] = {
     "partial": Family(("single", "single", "group"), _partial),
 }
 """Every kind of caption; each names the parts of the scene that its name says."""
+
+JUDGED_EDITS = tuple(kind for kind in EDIT_KINDS if kind != "material")
+"""A material changes an object's light only, which no judge of colours and outlines can tell."""

@@ -31,10 +31,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def denoiser_tensors(model: HunyuanImage3) -> dict[str, Tensor]:
     """Return the stored tensors of a denoiser by official name: bfloat16, routers float32."""
-    return {
-        name: view.detach() if name.endswith(_ROUTER_SUFFIX) else view.detach().bfloat16()
-        for name, view in official_views(model)
-    }
+    return export_dtypes({name: view.detach() for name, view in official_views(model)})
 
 
 def export_checkpoint(
@@ -62,6 +59,14 @@ def export_checkpoint(
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     write_json(folder / INDEX_NAME, index)
     check_tensors(CheckpointFiles.open(folder), load_model_config(folder))
+
+
+def export_dtypes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Round all of them to bfloat16, but the routers'."""
+    return {
+        name: tensor if name.endswith(_ROUTER_SUFFIX) else tensor.bfloat16()
+        for name, tensor in tensors.items()
+    }
 
 
 def bfloat16_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kit.checkpoint.preset import Preset
+from kit.checkpoint.preset import Preset, VisionShape
 
 BASE_SIZE = 256
+VISION_PATCH = 16
 
 END, START, PAD = "<|endoftext|>", "<|startoftext|>", "<pad>"
 
@@ -49,8 +50,7 @@ def model_config(preset: Preset, ids: Mapping[str, int], scaling_factor: float) 
         "use_rotary_pos_emb": True,
         "rope_type": "2d",
         "rope_theta": 10000.0,
-        # As long as the rows of the training, with what closes a row.
-        "max_position_embeddings": shape.sequence_slots + 8,
+        "max_position_embeddings": _max_positions(preset),
         "tie_word_embeddings": False,
         "vocab_size": shape.vocab_size,
         "bos_token_id": ids[START],
@@ -85,10 +85,13 @@ def model_config(preset: Preset, ids: Mapping[str, int], scaling_factor: float) 
             "upsample_match_channel": True,
             "scaling_factor": scaling_factor,
         },
+        **_vision(shape.vision, shape.hidden_size),
     }
 
 
-def generation_config(preset: Preset, ids: Mapping[str, int]) -> dict[str, Any]:
+def generation_config(
+    preset: Preset, ids: Mapping[str, int], *, takes_references: bool
+) -> dict[str, Any]:
     """Return the content of generation_config.json: how the trained model is sampled."""
     return {
         "bot_task": "image",
@@ -98,8 +101,9 @@ def generation_config(preset: Preset, ids: Mapping[str, int]) -> dict[str, Any]:
         "drop_think": False,
         "eos_token_id": [ids[END]],
         "pad_token_id": ids[PAD],
-        "max_length": preset.shape.sequence_slots + 8,
-        "sequence_template": "pretrain",
+        "max_length": _max_positions(preset),
+        # The only template that has a place for reference images.
+        "sequence_template": "instruct" if takes_references else "pretrain",
         "use_system_prompt": "None",
     }
 
@@ -113,4 +117,42 @@ def tokenizer_config() -> dict[str, Any]:
         "pad_token": PAD,
         "clean_up_tokenization_spaces": False,
         "model_max_length": 1048576,
+    }
+
+
+def _max_positions(preset: Preset) -> int:
+    """As long as the rows of the training, with what closes a row."""
+    return max(preset.shape.sequence_slots, preset.shape.edit_slots) + 8
+
+
+def _vision(shape: VisionShape, hidden_size: int) -> dict[str, Any]:
+    """The sections of what reads reference images."""
+    return {
+        "cond_image_type": "vae_vit",
+        "cond_token_attn_type": "joint_full",
+        "vit_type": "siglip2-so400m-patch16-naflex",
+        "vit": {
+            "hidden_size": shape.hidden_size,
+            "num_hidden_layers": shape.num_hidden_layers,
+            "num_attention_heads": shape.num_attention_heads,
+            "intermediate_size": shape.intermediate_size,
+            "num_patches": shape.max_num_patches,
+            "patch_size": VISION_PATCH,
+            "num_channels": 3,
+            "hidden_act": "gelu_pytorch_tanh",
+            "layer_norm_eps": 1e-6,
+        },
+        "vit_aligner": {
+            "projector_type": "mlp_gelu",
+            "depth": 2,
+            "input_dim": shape.hidden_size,
+            "n_embed": hidden_size,
+        },
+        "vit_processor": {
+            "image_mean": [0.5, 0.5, 0.5],
+            "image_std": [0.5, 0.5, 0.5],
+            "resample": 2,
+            "patch_size": VISION_PATCH,
+            "max_num_patches": shape.max_num_patches,
+        },
     }

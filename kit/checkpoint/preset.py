@@ -21,6 +21,18 @@ follows the shorter side have other periods there."""
 
 
 @dataclass(frozen=True)
+class VisionShape:
+    """The tower that reads a reference image's patches of 16 x 16 pixels, and the way behind it."""
+
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_num_patches: int
+    """A square number: learned positions lie on a square of as many."""
+
+
+@dataclass(frozen=True)
 class Shape:
     """The dimensions that differ between checkpoints of the architecture."""
 
@@ -43,6 +55,10 @@ class Shape:
 
     sequence_slots: int
     """Tokens of a training row: its prefix, <timestep> and the image, padded on the left."""
+
+    vision: VisionShape
+    edit_slots: int
+    """The same of a row with a reference image."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +134,40 @@ class DiTTraining:
 
 
 @dataclass(frozen=True)
+class EditTraining:
+    """Every step sees a batch of captions and a batch of edits; their losses are added."""
+
+    text: DiTTraining = field(
+        default_factory=lambda: DiTTraining(
+            num_squares=20480,
+            num_named=3072,
+            num_other=384,
+            share_instruct=0.85,
+            batch_size=128,
+        )
+    )
+    """The captions, and how steps are taken. Without a reference prompts are mostly in the instruct
+    template too: a checkpoint that takes references has it as its default."""
+
+    num_squares: int = 20480
+    num_named: int = 2048
+    """Edits of each of NAMED_SIZES."""
+
+    num_other: int = 128
+    """Edits of each remaining bucket."""
+
+    share_square: float = 0.6
+    """As the next two, see DiTTraining."""
+
+    share_long: float = 0.1
+    share_named: float = 0.24
+    num_instructions: int = 4
+    """Per edit."""
+
+    batch_size: int = 80
+
+
+@dataclass(frozen=True)
 class Preset:
     """Everything that a training run is made from, but its seed and its time."""
 
@@ -126,8 +176,9 @@ class Preset:
     num_vocabulary_captions: int = 60000
     vae: VAETraining = field(default_factory=VAETraining)
     dit: DiTTraining = field(default_factory=DiTTraining)
+    edit: EditTraining = field(default_factory=EditTraining)
     num_shown: int = 24
-    """Held-out captions that are drawn at the end, to look at."""
+    """Held-out captions, and edits, that are drawn at the end, to look at."""
 
 
 TINY = Preset(
@@ -147,6 +198,14 @@ TINY = Preset(
         latent_channels=16,
         vocab_size=1024,
         sequence_slots=320,
+        vision=VisionShape(
+            hidden_size=192,
+            num_hidden_layers=3,
+            num_attention_heads=3,
+            intermediate_size=384,
+            max_num_patches=64,
+        ),
+        edit_slots=640,
     ),
 )
 """The checkpoint that ships with the kit."""
@@ -168,6 +227,14 @@ TOY = Preset(
         latent_channels=16,
         vocab_size=400,
         sequence_slots=352,
+        vision=VisionShape(
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=48,
+            max_num_patches=16,
+        ),
+        edit_slots=656,
     ),
     num_vocabulary_captions=100,
     vae=VAETraining(
@@ -185,6 +252,21 @@ TOY = Preset(
         num_captions=2,
         batch_size=2,
         num_warmup_steps=2,
+    ),
+    edit=EditTraining(
+        text=DiTTraining(
+            num_squares=4,
+            num_named=1,
+            num_other=0,
+            num_captions=2,
+            batch_size=2,
+            num_warmup_steps=2,
+        ),
+        num_squares=4,
+        num_named=1,
+        num_other=0,
+        num_instructions=2,
+        batch_size=2,
     ),
     num_shown=1,
 )

@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,16 @@ from torch import Tensor
 from kit.checkpoint import official_config
 from kit.checkpoint.bpe import train_tokenizer
 from kit.checkpoint.captions import training_captions
+from kit.checkpoint.chunks import Size
 from kit.checkpoint.devices import prepare
 from kit.checkpoint.dit_forward import TrainingForward
-from kit.checkpoint.evaluation import FAMILIES, evaluation_captions
+from kit.checkpoint.edit_rows import EditSettings, edit_chunks, num_text_slots
+from kit.checkpoint.evaluation import (
+    FAMILIES,
+    JUDGED_EDITS,
+    evaluation_captions,
+    evaluation_edits,
+)
 from kit.checkpoint.export import (
     bfloat16_tensors,
     denoiser_tensors,
@@ -28,12 +35,26 @@ from kit.checkpoint.export import (
     write_json,
 )
 from kit.checkpoint.flat_vae import FlatVAE
-from kit.checkpoint.latents import encode_chunks
+from kit.checkpoint.latents import LatentPool, encode_chunks, encode_edits
 from kit.checkpoint.loop import Budget, Log, run_piece
-from kit.checkpoint.preset import LONGEST_SIZES, NAMED_SIZES, SCALED_SIZES, SQUARE, Preset
+from kit.checkpoint.preset import (
+    LONGEST_SIZES,
+    NAMED_SIZES,
+    SCALED_SIZES,
+    SQUARE,
+    DiTTraining,
+    EditTraining,
+    Preset,
+)
+from kit.checkpoint.render import render
 from kit.checkpoint.sampling import Sampler, save_sheet
 from kit.checkpoint.state import StateFolder
-from kit.checkpoint.train_dit import DiTTrainee, averaged_model, state_tensors
+from kit.checkpoint.train_dit import (
+    DiTTrainee,
+    averaged_model,
+    averaged_reader,
+    state_tensors,
+)
 from kit.checkpoint.train_vae import (
     PixelPool,
     VAETrainee,
@@ -42,12 +63,15 @@ from kit.checkpoint.train_vae import (
     round_to_bfloat16,
 )
 from kit.checkpoint.training_record import capture_machine, training_record
-from kit.checkpoint.training_rows import RowSettings, Size, training_chunks
-from kit.model.loader import load_transformer
+from kit.checkpoint.training_rows import RowSettings, training_chunks
+from kit.errors import ConfigError
+from kit.model.loader import load_reference_encoder, load_transformer
 from kit.model.vae import VAEDecoder
 from kit.model.vae_encoder import VAEEncoder
 from kit.modelspec.config import ModelConfig, load_model_config
 from kit.modelspec.files import CheckpointFiles
+from kit.modelspec.tensors import missing_reference_parts
+from kit.modelspec.vision import VisionConfig
 from kit.telemetry.log import get_logger
 from kit.tokenizer.template import supported_sizes
 from kit.tokenizer.tokenizer import Tokenizer
@@ -117,14 +141,17 @@ def train_vae(run: Run, budget: Budget) -> bool:
 def train_dit(run: Run, budget: Budget) -> bool:
     """Train the denoiser for a piece; when its budget is used up, draw held-out captions."""
     started = time.perf_counter()
+    if run.state.has("edit"):
+        raise ConfigError(
+            "stage",
+            "this folder's weights read reference images, and dit would train the denoiser alone",
+            value="dit",
+            remedy="go on with the stage edit, or begin in another folder",
+        )
     prepare(run.device, few_shapes=False)
     flat = _load_autoencoder(run)
-    config = load_model_config(run.state.path)
-    tokenizer = Tokenizer.from_folder(run.state.path, config)
-    wanted = _wanted(run, config, tokenizer)
-    settings = _row_settings(run)
-    chunks = training_chunks(wanted, run.seed, settings, num_workers=run.num_workers)
-    pools = encode_chunks(flat, chunks, run.device)
+    config, tokenizer = _read_config(run)
+    pools = _latent_pools(run, flat, config, tokenizer, run.preset.dit)
     trainee = DiTTrainee(config, run.preset.shape, run.preset.dit, pools, seed=run.seed)
     trainee.warm_up()
     setup_s = time.perf_counter() - started
@@ -132,7 +159,8 @@ def train_dit(run: Run, budget: Budget) -> bool:
     if done:
         tensors, _ = run.state.load("dit", made_by="dit")
         model = averaged_model(tensors, config).to(run.device)
-        _draw_sheet(run, TrainingForward(model, run.preset.shape.sequence_slots), flat, tokenizer)
+        forward = TrainingForward(model, run.preset.shape.sequence_slots)
+        _draw_captions(run, Sampler(forward, flat, tokenizer))
     _log_piece(
         run,
         "dit",
@@ -144,49 +172,137 @@ def train_dit(run: Run, budget: Budget) -> bool:
     return done
 
 
+def train_edit(run: Run, budget: Budget) -> bool:
+    """Train denoiser and vision reader on captions and edits for a piece.
+
+    The first piece begins with the weights of the stage dit, or those restored, and a random
+    reader where there is none yet. When the budget is used up, draws held-out captions and edits.
+    """
+    started = time.perf_counter()
+    prepare(run.device, few_shapes=False)
+    flat = _load_autoencoder(run)
+    config, tokenizer = _read_config(run)
+    training, shape = run.preset.edit, run.preset.shape
+    begin = None if run.state.has("edit") else run.state.load("dit", made_by="dit")[0]
+    pools = _latent_pools(run, flat, config, tokenizer, training.text)
+    settings = EditSettings(
+        run.state.path,
+        num_text_slots(tokenizer, config, shape.edit_slots, SQUARE),
+        training.num_instructions,
+    )
+    wanted = _wanted(config, tokenizer, training)
+    chunks = edit_chunks(wanted, run.seed, settings, num_workers=run.num_workers)
+    edits = encode_edits(flat, chunks, run.device, official_config.VISION_PATCH)
+    trainee = DiTTrainee(
+        config, shape, training.text, pools, seed=run.seed, edits=edits, edit_training=training
+    )
+    if begin is not None:
+        trainee.begin_with(begin)
+        logger.info("edit: beginning with the weights of dit, and a random vision reader")
+    trainee.warm_up()
+    setup_s = time.perf_counter() - started
+    done = run_piece("edit", trainee, run.state, run.log, budget)
+    if done:
+        tensors, _ = run.state.load("edit", made_by="edit")
+        forward = TrainingForward(
+            averaged_model(tensors, config).to(run.device),
+            shape.sequence_slots,
+            reader=averaged_reader(tensors, config).to(run.device),
+            num_edit_slots=shape.edit_slots,
+        )
+        sampler = Sampler(forward, flat, tokenizer, template="instruct")
+        _draw_captions(run, sampler)
+        _draw_edits(run, sampler)
+    _log_piece(
+        run,
+        "edit",
+        asdict(training),
+        budget_s=budget.total_s,
+        setup_s=setup_s,
+        wall_s=time.perf_counter() - started,
+    )
+    return done
+
+
 def restore(run: Run, folder: Path) -> None:
     """Fill the state folder from an exported checkpoint of the preset's shape.
 
-    The stage dit then goes on from its weights with a budget and a schedule of its own.
+    The stage edit then goes on from its weights with a budget and a schedule of its own, or the
+    stage dit where they do not read reference images.
     """
     config = load_model_config(folder)
     files = CheckpointFiles.open(folder)
-    for name in ("config.json", "tokenizer.json"):
-        shutil.copy(folder / name, run.state.path / name)
+    shutil.copy(folder / "tokenizer.json", run.state.path / "tokenizer.json")
+    _write_config(run, scaling_factor=config.vae.scaling_factor)
+    _check_shape(run, config)
     vae: dict[str, Tensor] = {}
     for path in files.shard_bytes:
         vae |= {n: t for n, t in load_file(path).items() if n.startswith("vae.")}
     note: dict[str, Any] = {"restored_from": files.fingerprint(contents=True)}
     run.state.save("vocabulary", {}, note)
     run.state.save("autoencoder", vae, {**note, "scaling_factor": config.vae.scaling_factor})
-    cpu = torch.device("cpu")
-    model = load_transformer(folder, config, device=cpu, dtype=torch.float32)
-    average = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    tensors = state_tensors(model, average)
-    run.state.save("dit", tensors, {**note, "step": 0, "elapsed_s": 0.0})
+    cpu, float32 = torch.device("cpu"), torch.float32
+    model = load_transformer(folder, config, device=cpu, dtype=float32)
+    parameters = dict(model.named_parameters())
+    stage = "dit" if missing_reference_parts(files, config) else "edit"
+    if stage == "edit":
+        encoder = load_reference_encoder(
+            folder, config, device=cpu, dtype=float32, vae_dtype=float32
+        )
+        for part, module in (
+            ("vision_model", encoder.vision_model),
+            ("vision_aligner", encoder.vision_aligner),
+        ):
+            parameters |= {f"{part}.{name}": p for name, p in module.named_parameters()}
+    average = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+    tensors = state_tensors(parameters, average)
+    run.state.save(stage, tensors, {**note, "step": 0, "elapsed_s": 0.0})
     run.log.write("restore", **note)
-    logger.info("restored %s: its weights are where the stage dit begins", folder)
+    logger.info("restored %s: its weights are where the stage %s begins", folder, stage)
 
 
 def export(run: Run, folder: Path, record: Path | None) -> None:
     """Write the checkpoint folder, and the record of its training."""
     vae, vae_note = run.state.load("autoencoder", made_by="vae")
-    dit, dit_note = run.state.load("dit", made_by="dit")
-    config = load_model_config(run.state.path)
-    tensors = denoiser_tensors(averaged_model(dit, config)) | vae
+    takes_references = run.state.has("edit")
+    stage = "edit" if takes_references else "dit"
+    trained, note = run.state.load(stage, made_by=stage)
+    config, _ = _read_config(run)
+    tensors = denoiser_tensors(averaged_model(trained, config)) | vae
+    if takes_references:
+        tensors |= bfloat16_tensors(dict(averaged_reader(trained, config).named_parameters()))
     names = ("config.json", "tokenizer.json")
     small = {name: json.loads((run.state.path / name).read_text("utf-8")) for name in names}
     ids = {entry["content"]: entry["id"] for entry in small["tokenizer.json"]["added_tokens"]}
     small["tokenizer_config.json"] = official_config.tokenizer_config()
-    small["generation_config.json"] = official_config.generation_config(run.preset, ids)
+    small["generation_config.json"] = official_config.generation_config(
+        run.preset, ids, takes_references=takes_references
+    )
     export_checkpoint(folder, tensors, small)
     num_bytes = sum(path.stat().st_size for path in folder.iterdir())
-    logger.info("export: %.2f MB in %s", num_bytes / 1e6, folder)
+    logger.info("export: weights of the stage %s, %.2f MB in %s", stage, num_bytes / 1e6, folder)
     if record is not None:
-        notes = {"vae": vae_note, "dit": dit_note, "export": {"num_bytes": num_bytes}}
+        notes = {"vae": vae_note, stage: note, "export": {"num_bytes": num_bytes}}
         content = training_record(run.preset, run.state.path / "log.jsonl", notes)
         record.parent.mkdir(parents=True, exist_ok=True)
         write_json(record, content)
+
+
+def _check_shape(run: Run, restored: ModelConfig) -> None:
+    """Raise ConfigError unless a checkpoint has the preset's shape; it may lack a vision tower."""
+    own = load_model_config(run.state.path)
+    if not isinstance(restored.vision, VisionConfig):
+        positions = own.max_position_embeddings
+        restored = replace(restored, vision=own.vision, max_position_embeddings=positions)
+    if restored != own:
+        names = [field.name for field in fields(own)]
+        differing = [name for name in names if getattr(restored, name) != getattr(own, name)]
+        raise ConfigError(
+            "--checkpoint",
+            f"its config.json differs from the preset {run.preset.name} in {', '.join(differing)}",
+            value=restored.model_version,
+            remedy="name the preset that it was trained with",
+        )
 
 
 def _finish_vae(run: Run, trainee: VAETrainee, square: PixelPool) -> None:
@@ -262,8 +378,26 @@ def _pixels(
     return {size: torch.cat(part) for size, part in parts.items()}
 
 
-def _wanted(run: Run, config: ModelConfig, tokenizer: Tokenizer) -> list[tuple[Size, int]]:
-    training = run.preset.dit
+def _read_config(run: Run) -> tuple[ModelConfig, Tokenizer]:
+    config = load_model_config(run.state.path)
+    return config, Tokenizer.from_folder(run.state.path, config)
+
+
+def _latent_pools(
+    run: Run, flat: FlatVAE, config: ModelConfig, tokenizer: Tokenizer, training: DiTTraining
+) -> dict[Size, LatentPool]:
+    """Draw and encode captioned pictures."""
+    settings = RowSettings(
+        run.state.path, _num_prefix_slots(run), training.num_captions, training.share_instruct
+    )
+    wanted = _wanted(config, tokenizer, training)
+    chunks = training_chunks(wanted, run.seed, settings, num_workers=run.num_workers)
+    return encode_chunks(flat, chunks, run.device)
+
+
+def _wanted(
+    config: ModelConfig, tokenizer: Tokenizer, training: DiTTraining | EditTraining
+) -> list[tuple[Size, int]]:
     numbers = {SQUARE: training.num_squares} | dict.fromkeys(NAMED_SIZES, training.num_named)
     sizes = [(bucket.height, bucket.width) for bucket in supported_sizes(tokenizer, config)]
     wanted = [(size, numbers.get(size, training.num_other)) for size in sizes]
@@ -275,22 +409,27 @@ def _num_prefix_slots(run: Run) -> int:
     return run.preset.shape.sequence_slots - 1 - SQUARE[0] * SQUARE[1] // 256
 
 
-def _row_settings(run: Run) -> RowSettings:
-    training = run.preset.dit
-    return RowSettings(
-        run.state.path, _num_prefix_slots(run), training.num_captions, training.share_instruct
-    )
-
-
-def _draw_sheet(run: Run, forward: TrainingForward, flat: FlatVAE, tokenizer: Tokenizer) -> None:
+def _draw_captions(run: Run, sampler: Sampler) -> None:
     """Draw held-out captions of every family, to look at."""
     num = run.preset.num_shown
     each = -(-num // len(FAMILIES))
     found = [c.text for f in FAMILIES for c in evaluation_captions(f, each, seed=run.seed)]
     captions = found[:num]
-    sampler = Sampler(forward, flat, tokenizer, _num_prefix_slots(run))
     save_sheet(list(sampler.draw(captions, SQUARE, run.seed)), run.state.path / "sheet.png", 6)
     (run.state.path / "sheet.txt").write_text("\n".join(captions) + "\n", encoding="utf-8")
+
+
+def _draw_edits(run: Run, sampler: Sampler) -> None:
+    """Draw held-out edits of every kind, each right of its source, to look at."""
+    num = run.preset.num_shown
+    each = -(-num // len(JUDGED_EDITS))
+    found = [e for kind in JUDGED_EDITS for e in evaluation_edits(kind, each, seed=run.seed)][:num]
+    sources = [render(one.edit.source) for one in found]
+    pictures = sampler.edit([one.text for one in found], sources, run.seed)
+    pairs = chain.from_iterable(zip(sources, pictures, strict=True))
+    save_sheet(list(pairs), run.state.path / "edits.png", 8)
+    texts = "\n".join(one.text for one in found)
+    (run.state.path / "edits.txt").write_text(texts + "\n", encoding="utf-8")
 
 
 def _log_piece(run: Run, stage: str, training: Mapping[str, Any], **seconds: float) -> None:

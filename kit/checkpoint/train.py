@@ -5,11 +5,14 @@ The stages run in this order, each on what the one before left in the state fold
     tokenizer   learns the vocabulary from captions
     vae         trains the autoencoder for --budget-seconds
     dit         trains the denoiser for --budget-seconds
+    edit        teaches it to edit a reference image, for --budget-seconds; may be left out
     export      writes the checkpoint folder
 
-    restore     instead of the first two: takes over an exported checkpoint, which dit trains on
+    restore     instead of the first two: takes over an exported checkpoint, which dit trains on,
+                or edit
 
-vae and dit end after --piece-seconds of training and save; the same command goes on from there.
+vae, dit and edit end after --piece-seconds of training and save; the same command goes on from
+there.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from kit.checkpoint.preset import PRESETS
 from kit.errors import ConfigError, KitError
 from kit.telemetry.log import configure_logging, get_logger
 
-STAGES = ("tokenizer", "vae", "dit", "export", "restore")
+STAGES = ("tokenizer", "vae", "dit", "edit", "export", "restore")
 
 logger = get_logger("train")
 
@@ -52,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", help="default: cuda if there is one, else cpu")
     parser.add_argument(
-        "--budget-seconds", type=_seconds, metavar="S", help="of vae and dit: training in all"
+        "--budget-seconds", type=_seconds, metavar="S", help="of vae, dit, edit: training in all"
     )
     parser.add_argument(
         "--piece-seconds", type=_seconds, metavar="S", help="training in this process; default: all"
@@ -77,6 +80,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         export,
         restore,
         train_dit,
+        train_edit,
         train_vae,
         train_vocabulary,
     )
@@ -107,8 +111,8 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     if options.budget_seconds is None:
         raise ConfigError("--budget-seconds", f"the stage {options.stage} needs it", value=None)
     budget = Budget(options.budget_seconds, options.piece_seconds or options.budget_seconds)
-    done = train_vae(run, budget) if options.stage == "vae" else train_dit(run, budget)
-    return 0 if done else 3
+    train = {"vae": train_vae, "dit": train_dit, "edit": train_edit}[options.stage]
+    return 0 if train(run, budget) else 3
 
 
 def _portable(arguments: Sequence[str]) -> tuple[str, ...]:

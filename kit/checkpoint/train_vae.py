@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from kit.checkpoint.chunks import Size
 from kit.checkpoint.devices import autocast, compiled
 from kit.checkpoint.flat_vae import FlatVAE, norm_silu
 from kit.checkpoint.initial import init_vae
@@ -15,7 +16,6 @@ from kit.checkpoint.muon import Optimizer, kernel_matrices
 from kit.checkpoint.preset import VAETraining
 from kit.checkpoint.replay import Replayed
 from kit.checkpoint.schedule import Schedule
-from kit.checkpoint.training_rows import Size
 from kit.model.vae import VAEDecoder
 from kit.model.vae_encoder import VAEEncoder
 from kit.modelspec.config import VAEConfig

@@ -30,8 +30,10 @@ def training_record(
     """Assemble the record from the log and what each stage noted about itself."""
     entries = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     curves: dict[str, dict[str, list[float]]] = {}
-    for stage in ("vae", "dit"):
+    for stage in ("vae", "dit", "edit"):
         points = thinned([e for e in entries if e["stage"] == stage and "step" in e])
+        if not points:
+            continue
         columns = sorted({name for point in points for name in point} - {"stage"})
         curves[stage] = {name: [point[name] for point in points] for name in columns}
     return {

@@ -6,11 +6,7 @@ This module and what it imports needs no torch, so that workers start fast.
 
 from __future__ import annotations
 
-import multiprocessing
-import tempfile
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -20,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.checkpoint.captions import training_caption
+from kit.checkpoint.chunks import Size, Task, run_tasks
 from kit.checkpoint.dataset import sample
 from kit.checkpoint.scenes import Scene
 from kit.errors import ConfigError, InvalidRequestError
@@ -28,14 +25,7 @@ from kit.request import Template
 from kit.tokenizer.template import build_rows
 from kit.tokenizer.tokenizer import Tokenizer
 
-Size = tuple[int, int]
-"""(height, width) in pixels."""
-
-_CHUNK = 128
 _MAX_TRIES = 50
-_WORTH_WORKERS = 1000
-_CHUNKS_AHEAD = 4
-_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
@@ -65,12 +55,6 @@ class Chunk(NamedTuple):
     """[N, C], without padding."""
 
 
-@dataclass(frozen=True)
-class _Task:
-    size: Size
-    indices: range
-
-
 def training_chunks(
     wanted: Sequence[tuple[Size, int]],
     seed: int,
@@ -86,15 +70,7 @@ def training_chunks(
     slots.
     """
     work = partial(_make_chunk, seed=seed, settings=settings, held_out=held_out)
-    tasks = [
-        _Task(size, range(at, min(at + _CHUNK, num)))
-        for size, num in wanted
-        for at in range(0, num, _CHUNK)
-    ]
-    if num_workers <= 1 or sum(num for _, num in wanted) < _WORTH_WORKERS:
-        yield from map(work, tasks)
-    else:
-        yield from _in_processes(work, tasks, num_workers)
+    yield from run_tasks(work, wanted, num_workers)
 
 
 def prefix_rows(
@@ -126,39 +102,7 @@ def padded_prefix(ids: Sequence[int], num_slots: int, pad: int) -> list[int]:
     return [pad] * (num_slots - len(ids)) + list(ids)
 
 
-def _in_processes(work: partial[Chunk], tasks: Sequence[_Task], num: int) -> Iterator[Chunk]:
-    """Yield what `work` makes of each task, in order.
-
-    Pixels come through files in memory, several times as fast as through the pool's pipes.
-    """
-    # A fork would copy the locks of the caller's threads.
-    context = multiprocessing.get_context("spawn")
-    waiting: deque[Future[tuple[Chunk, Path]]] = deque()
-    ahead = iter(tasks)
-    with (
-        tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder,
-        ProcessPoolExecutor(num, mp_context=context) as pool,
-    ):
-        while True:
-            while len(waiting) < num * _CHUNKS_AHEAD and (task := next(ahead, None)) is not None:
-                waiting.append(pool.submit(_with_file, work, task, Path(folder)))
-            if not waiting:
-                return
-            chunk, file = waiting.popleft().result()
-            yield chunk._replace(pixels=np.load(file))
-            file.unlink()
-
-
-def _with_file(work: partial[Chunk], task: _Task, folder: Path) -> tuple[Chunk, Path]:
-    """Make a chunk; its pixels are written to a file and left out."""
-    chunk = work(task)
-    height, width = task.size
-    file = folder / f"{height}x{width}-{task.indices.start}.npy"
-    np.save(file, chunk.pixels)
-    return chunk._replace(pixels=chunk.pixels[:0]), file
-
-
-def _make_chunk(task: _Task, *, seed: int, settings: RowSettings, held_out: bool) -> Chunk:
+def _make_chunk(task: Task, *, seed: int, settings: RowSettings, held_out: bool) -> Chunk:
     num, captions, slots = len(task.indices), settings.num_captions, settings.num_slots
     pixels = np.empty((num, *task.size, 3), dtype=np.uint8)
     prefixes = np.empty((num, captions, 2, slots), dtype=np.int16)
@@ -177,7 +121,7 @@ def _caption_prefixes(
     scene: Scene, draw: np.random.Generator, settings: RowSettings
 ) -> tuple[list[list[int]], int]:
     """Caption a scene until the caption fits; return both padded prefixes and their length."""
-    tokenizer, config = _tokenizer(settings.folder)
+    tokenizer, config = load_tokenizer(settings.folder)
     template: Template = "instruct" if draw.random() < settings.share_instruct else "pretrain"
     num_slots = settings.num_slots
     for _ in range(_MAX_TRIES):
@@ -198,6 +142,7 @@ def _caption_prefixes(
 
 
 @cache
-def _tokenizer(folder: Path) -> tuple[Tokenizer, ModelConfig]:
+def load_tokenizer(folder: Path) -> tuple[Tokenizer, ModelConfig]:
+    """Read tokenizer and config of a folder, once in a process."""
     config = load_model_config(folder)
     return Tokenizer.from_folder(folder, config), config

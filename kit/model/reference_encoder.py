@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from kit.model.vae_encoder import VAEEncoder
-from kit.model.vision import VisionAligner, VisionTower
+from kit.model.vision import VisionAligner, VisionTower, cut_patches
 from kit.modelspec.config import ModelConfig
 from kit.modelspec.vision import VisionConfig
 
@@ -28,13 +28,6 @@ class ReferenceEncoder(nn.Module):
 
     def patch_tokens(self, pixels: Tensor) -> Tensor:
         """Turn uint8 [rows * p, columns * p, 3] into tokens [max_num_patches, hidden]."""
-        p = self.vision_model.config.patch_size
-        grid = (pixels.shape[0] // p, pixels.shape[1] // p)
-        unit = (pixels.float() / 255 - 0.5) / 0.5
-        patches = unit.reshape(grid[0], p, grid[1], p, 3).transpose(
-            1, 2
-        )  # [rows, columns, p, p, 3]
-        tokens: Tensor = self.vision_aligner(
-            self.vision_model(patches.flatten(0, 1).flatten(1), grid)
-        )
-        return tokens
+        patches, grid = cut_patches(pixels[None], self.vision_model.config.patch_size)
+        tokens: Tensor = self.vision_aligner(self.vision_model(patches, grid))
+        return tokens[0]

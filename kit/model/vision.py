@@ -24,7 +24,9 @@ class PatchEmbeddings(nn.Module):
         self.position_embedding = nn.Embedding(num, width, _weight=torch.empty(num, width))
 
     def forward(self, patches: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Map float32 [T, patch_dim] to [T, width]; `grid` counts the first ones, row-major."""
+        """Map float32 [B, T, patch_dim] to [B, T, width]; `grid` counts the first ones of T,
+        row-major.
+        """
         square = self.position_embedding.weight.float().T.reshape(-1, self.side, self.side)
         # [1, width, side, side] -> [1, width, rows, columns]; in float32, as the reference does
         resized = F.interpolate(
@@ -32,7 +34,7 @@ class PatchEmbeddings(nn.Module):
         )
         positions = resized[0].flatten(1).T  # [rows * columns, width]
         # Padding has the position of the first patch.
-        padding = positions[:1].expand(len(patches) - len(positions), -1)
+        padding = positions[:1].expand(patches.shape[1] - len(positions), -1)
         embedded: Tensor = self.patch_embedding(patches.to(self.patch_embedding.weight.dtype))
         return embedded + torch.cat((positions, padding)).to(embedded.dtype)
 
@@ -49,18 +51,14 @@ class SelfAttention(nn.Module):
         )
 
     def forward(self, x: Tensor, num_keys: int) -> Tensor:
-        """Map [T, width] to the same shape."""
+        """Map [B, T, width] to the same shape."""
+        keys = x[:, :num_keys]
         q, k, v = (
-            # four axes, as the fused kernels want them: [1, H, T, D]
-            proj(part).unflatten(-1, (self.heads, -1)).transpose(0, 1)[None]
-            for proj, part in (
-                (self.q_proj, x),
-                (self.k_proj, x[:num_keys]),
-                (self.v_proj, x[:num_keys]),
-            )
+            proj(part).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, D]
+            for proj, part in ((self.q_proj, x), (self.k_proj, keys), (self.v_proj, keys))
         )
-        attended = F.scaled_dot_product_attention(q, k, v)[0]
-        out: Tensor = self.out_proj(attended.transpose(0, 1).flatten(1))
+        attended = F.scaled_dot_product_attention(q, k, v)
+        out: Tensor = self.out_proj(attended.transpose(1, 2).flatten(2))
         return out
 
 
@@ -73,7 +71,7 @@ class VisionMLP(nn.Module):
         self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [T, width] to the same shape."""
+        """Map [B, T, width] to the same shape."""
         out: Tensor = self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
         return out
 
@@ -90,14 +88,14 @@ class VisionLayer(nn.Module):
         self.mlp = VisionMLP(config)
 
     def forward(self, x: Tensor, num_keys: int) -> Tensor:
-        """Map [T, width] to the same shape."""
+        """Map [B, T, width] to the same shape."""
         x = x + self.self_attn(self.layer_norm1(x), num_keys)
         out: Tensor = x + self.mlp(self.layer_norm2(x))
         return out
 
 
 class VisionTower(nn.Module):
-    """Patches of one image to vectors, those of the padding included."""
+    """Patches of images to vectors, those of the padding included."""
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
@@ -109,11 +107,12 @@ class VisionTower(nn.Module):
         self.post_layernorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
 
     def forward(self, patches: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Map float32 [rows * columns, patch_dim], row-major, to [max_num_patches, width].
+        """Map float32 [B, rows * columns, patch_dim], row-major, to [B, max_num_patches, width].
 
-        What is missing is padded with zeros: the transformer reads all of it.
+        All B images have one grid. What is missing is padded with zeros: the transformer reads all
+        of it.
         """
-        num_patches = len(patches)
+        num_patches = patches.shape[1]
         missing = self.config.max_num_patches - num_patches
         x = self.embeddings(F.pad(patches, (0, 0, 0, missing)), grid)
         layers = self.encoder["layers"]
@@ -136,6 +135,20 @@ class VisionAligner(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [T, width] to [T, hidden]."""
+        """Map [B, T, width] to [B, T, hidden]."""
         out: Tensor = self.layers(x)
         return out
+
+
+def cut_patches(pixels: Tensor, patch_size: int) -> tuple[Tensor, tuple[int, int]]:
+    """Cut uint8 [B, rows * p, columns * p, 3] into patches in [-1, 1], row-major.
+
+    Returns float32 [B, rows * columns, 3 * p * p] and (rows, columns).
+    """
+    p = patch_size
+    B, height, width, _ = pixels.shape
+    grid = (height // p, width // p)
+    unit = (pixels.float() / 255 - 0.5) / 0.5
+    # [B, rows, p, columns, p, 3] -> [B, rows, columns, p, p, 3]
+    patches = unit.reshape(B, grid[0], p, grid[1], p, 3).transpose(2, 3)
+    return patches.flatten(1, 2).flatten(2), grid

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
+from torch import nn
 
 from kit.checkpoint.bpe import special_ids, train_tokenizer
 from kit.checkpoint.captions import training_captions
 from kit.checkpoint.official_config import model_config
 from kit.checkpoint.preset import TOY
+from kit.checkpoint.vision_reader import VisionReader
 from kit.model.transformer import HunyuanImage3
 from kit.modelspec.config import ModelConfig, parse_model_config
 from kit.tokenizer.tokenizer import Tokenizer
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @pytest.fixture(scope="session")
@@ -41,12 +46,21 @@ def toy_tokenizer(toy_folder: Path, toy_config: ModelConfig) -> Tokenizer:
 @pytest.fixture
 def random_model(toy_config: ModelConfig) -> HunyuanImage3:
     """A denoiser whose weights are all random, also those that training starts at zero or one."""
-    torch.manual_seed(3)
-    model = HunyuanImage3(toy_config)
+    return _filled(HunyuanImage3(toy_config), seed=3)
+
+
+@pytest.fixture
+def random_reader(toy_config: ModelConfig) -> VisionReader:
+    """The same for vision tower and aligner."""
+    return _filled(VisionReader(toy_config), seed=4)
+
+
+def _filled(module: M, seed: int) -> M:
+    torch.manual_seed(seed)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in module.parameters():
             if parameter.dim() == 1:
                 parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
             else:
                 parameter.copy_(torch.randn_like(parameter) / parameter[0].numel() ** 0.5)
-    return model
+    return module

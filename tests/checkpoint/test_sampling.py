@@ -46,7 +46,7 @@ def exported(
         for name in ("config.json", "tokenizer.json")
     }
     small["tokenizer_config.json"] = tokenizer_config()
-    small["generation_config.json"] = generation_config(TOY, ids)
+    small["generation_config.json"] = generation_config(TOY, ids, takes_references=False)
     export_checkpoint(tmp_path / "checkpoint", tensors, small)
     with torch.no_grad():
         for module in (random_model, decoder):
@@ -66,7 +66,7 @@ def test_sampling_against_the_engine(
     folder, model, flat = exported
     assert model.config == toy_config
     forward = TrainingForward(model, TOY.shape.sequence_slots)
-    sampler = Sampler(forward, flat, toy_tokenizer, 95, num_steps=3, guidance_scale=guidance_scale)
+    sampler = Sampler(forward, flat, toy_tokenizer, num_steps=3, guidance_scale=guidance_scale)
     size = (192, 320)
     sampling = SamplingParams(*size, 3, guidance_scale, seed=11)
     with ImageEngine(folder, load_config(folder)) as engine:

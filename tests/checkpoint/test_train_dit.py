@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -35,8 +33,7 @@ def trainee(toy_config: ModelConfig) -> DiTTrainee:
 
 
 def test_noise_levels_are_shifted_towards_noise() -> None:
-    training = replace(TOY.dit, batch_size=20000)
-    sigmas = draw_sigmas(training, torch.Generator().manual_seed(2))
+    sigmas = draw_sigmas(TOY.dit, 20000, torch.Generator().manual_seed(2))
     assert sigmas.min() > 0
     assert sigmas.max() < 1
     # The median of both distributions is 1/2, which the shift of 3 moves to 3/4.
@@ -51,7 +48,7 @@ def test_drawn_batches() -> None:
     # Scaled by 2, and near one of the stored means.
     distance = (batch.latents[0] - 2 * some.mean.float()).flatten(1).abs().amax(1)
     assert distance.min() < 0.2
-    dropped = (batch.prefixes[:, 0] == 8).float().mean()
+    dropped = (batch.texts[:, 0] == 8).float().mean()
     assert dropped.item() == pytest.approx(0.25, abs=0.08)
     assert batch.lengths.unique().tolist() == [30]
 

@@ -86,8 +86,8 @@ def test_a_draw_against_the_recorded_module(model: ModelConfig) -> None:
 def test_padding_is_no_key(encoder: ReferenceEncoder) -> None:
     """Real patches of the tower have the same vectors however many are missing."""
     tower = encoder.vision_model
-    patches = torch.randn(6, tower.config.patch_dim, generator=seed_generator(0))
-    padded = tower(patches, (2, 3))[:6]
+    patches = torch.randn(2, 6, tower.config.patch_dim, generator=seed_generator(0))
+    padded = tower(patches, (2, 3))[:, :6]
     exact = tower.embeddings(patches, (2, 3))
     for layer in tower.encoder["layers"]:
         exact = layer(exact, 6)
