@@ -1,18 +1,28 @@
-"""Which held-out captions are drawn, and what shares of the pictures show what they name.
+"""Which held-out captions and edits are drawn, and what shares of the pictures are right.
 
 A round is 24 captions. On squares: 4 plain, 4 pair, 1 triple, 1 position, 2 each of count, upper,
 synonym and partial; on each further size a plain one or a pair, in turn. More rounds go on where
 fewer end, so a short run draws the first pictures of a long one.
+
+A round of edits is one of each judged kind on squares and two on a further size, in turn.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.edit_judge import EditVerdict
 from bench.judge import Verdict
 from bench.records import Row
-from kit.checkpoint.evaluation import EvaluationCaption, evaluation_captions
+from kit.checkpoint.evaluation import (
+    JUDGED_EDITS,
+    EvaluationCaption,
+    EvaluationEdit,
+    evaluation_captions,
+    evaluation_edits,
+)
 from kit.checkpoint.preset import NAMED_SIZES, SQUARE
 
 ASPECTS = ("object", "colour", "background", "relation", "count", "position")
@@ -33,6 +43,16 @@ UNGUIDED_FAMILIES = ("plain", "pair")
 """Drawn without guidance, too, on squares."""
 
 
+_EDIT_NAMES = {
+    "colour": "another colour",
+    "background": "another background",
+    "replace": "another object",
+    "size": "another size",
+    "add": "an object more",
+    "remove": "an object less",
+}
+
+
 @dataclass(frozen=True)
 class Task:
     """One picture to draw."""
@@ -43,6 +63,14 @@ class Task:
 
     seed: int
     guided: bool
+
+
+@dataclass(frozen=True)
+class EditTask:
+    """One picture to edit."""
+
+    edit: EvaluationEdit
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -97,6 +125,21 @@ def tasks(num_rounds: int, seed: int) -> list[Task]:
     return found
 
 
+def edit_tasks(num_rounds: int, seed: int) -> list[EditTask]:
+    """Return the edits of some rounds, in their order; every target is held out."""
+    cells = [cell for at in range(num_rounds) for cell in _edit_cells(at)]
+    made = {
+        (kind, size): iter(evaluation_edits(kind, num, seed=seed, size=size))
+        for (kind, size), num in Counter(cells).items()
+    }
+    return [EditTask(next(made[cell]), seed + number) for number, cell in enumerate(cells)]
+
+
+def edit_columns(verdict: EditVerdict) -> dict[str, bool | None]:
+    """Return a verdict as the columns of a row; a caption has none of them."""
+    return {"edited": verdict.right, "changed": verdict.changed, "kept": verdict.kept}
+
+
 def verdict_columns(verdict: Verdict) -> dict[str, bool | None]:
     """Return a verdict as the columns of a row; None where the caption does not name it."""
     columns: dict[str, bool | None] = {name: getattr(verdict, name) for name in ASPECTS}
@@ -104,7 +147,10 @@ def verdict_columns(verdict: Verdict) -> dict[str, bool | None]:
 
 
 def shares(rows: Sequence[Row]) -> tuple[Share, ...]:
-    """Count what the rows of one mode say, see `bench/workloads/adherence.py`; at least a round."""
+    """Count what the rows of one mode say, see `bench/workloads/adherence.py`; at least a round.
+
+    Rows of captions and of edits have columns of their own.
+    """
 
     def share(
         name: str,
@@ -113,7 +159,7 @@ def shares(rows: Sequence[Row]) -> tuple[Share, ...]:
         at_least: float | None = None,
         at_most: float | None = None,
     ) -> Share:
-        asked = [row for row in rows if where(row) and row[column] is not None]
+        asked = [row for row in rows if where(row) and row.get(column) is not None]
         return Share(name, len(asked), sum(bool(row[column]) for row in asked), at_least, at_most)
 
     def guided(row: Row) -> bool:
@@ -127,6 +173,9 @@ def shares(rows: Sequence[Row]) -> tuple[Share, ...]:
 
     def of(family: str) -> Callable[[Row], bool]:
         return lambda row: guided(row) and row["family"] == family
+
+    def of_edit(kind: str) -> Callable[[Row], bool]:
+        return lambda row: row["family"] == f"edit: {kind}"
 
     def all_rows(row: Row) -> bool:
         return bool(row)
@@ -154,6 +203,13 @@ def shares(rows: Sequence[Row]) -> tuple[Share, ...]:
         share("one or two objects, squares, guidance off", lambda row: not guided(row), "depicted"),
         share("control: drawn by the renderer", all_rows, "render_right", 0.98),
         share("control: held against another caption", all_rows, "other_right", None, 0.02),
+        share("edits", all_rows, "edited", 0.80),
+        share("edits: what is named changed", all_rows, "changed"),
+        share("edits: the rest stayed", all_rows, "kept"),
+        share("edits, squares", square, "edited"),
+        *(share(f"edits: {name}", of_edit(kind), "edited") for kind, name in _EDIT_NAMES.items()),
+        share("control: edited by the renderer", all_rows, "render_edited", 0.98),
+        share("control: the source itself", all_rows, "source_edited", None, 0.02),
     )
     return tuple(one for one in found if one.num)
 
@@ -184,6 +240,15 @@ def as_table(found: Sequence[Share]) -> str:
 def _further(at: int) -> list[tuple[tuple[int, int], str]]:
     """Return (size, family) of the captions of a round on sizes that are no square."""
     return [(size, ("plain", "pair")[(at + i) % 2]) for i, size in enumerate(NAMED_SIZES)]
+
+
+def _edit_cells(at: int) -> list[tuple[str, tuple[int, int]]]:
+    """Return (kind, size) of the edits of a round."""
+    size = NAMED_SIZES[at % len(NAMED_SIZES)]
+    # Over as many rounds as there are sizes, a size has another pair of kinds each time.
+    first = 2 * at + 2 * (at // len(NAMED_SIZES))
+    further = [JUDGED_EDITS[(first + i) % len(JUDGED_EDITS)] for i in range(2)]
+    return [*((kind, SQUARE) for kind in JUDGED_EDITS), *((kind, size) for kind in further)]
 
 
 def _also_unguided(cell: tuple[str, tuple[int, int]]) -> bool:

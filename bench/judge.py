@@ -155,7 +155,7 @@ def _compare_matched(seen: Seen, match: tuple[SeenObject, ...], facts: Facts) ->
         relation = (
             complete
             and all(kinds_right)
-            and all(_holds(seen, match, each) for each in facts.relations)
+            and all(is_related(seen, match[i], word, match[j]) for i, word, j in facts.relations)
         )
     if facts.count is not None:
         named = facts.objects[0]
@@ -176,11 +176,11 @@ def _is_kind(one: SeenObject, named: ObjectFacts) -> bool:
     return one.kind is not None and named.kind in (None, one.kind)
 
 
-def _holds(seen: Seen, match: tuple[SeenObject, ...], wanted: tuple[int, str, int]) -> bool:
-    first, word, second = wanted
+def is_related(seen: Seen, first: SeenObject, word: str, second: SeenObject) -> bool:
+    """Whether one object is clearly left of, right of, above or below another one."""
     unit = canvas_unit(seen.height, seen.width)
-    right = (match[first].x - match[second].x) * seen.width / unit
-    down = (match[first].y - match[second].y) * seen.height / unit
+    right = (first.x - second.x) * seen.width / unit
+    down = (first.y - second.y) * seen.height / unit
     along, across = (right, down) if word in ("left of", "right of") else (down, right)
     if word in ("left of", "above"):
         along = -along

@@ -1,7 +1,11 @@
-"""Whether pictures show what held-out captions name, guided and not, paged and dense."""
+"""Whether pictures show what held-out captions name, guided and not, paged and dense.
+
+Of a checkpoint that takes reference images also whether they are edited as they should be.
+"""
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import sys
@@ -11,9 +15,21 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from tqdm import tqdm
 
-from bench.adherence import Task, as_findings, shares, tasks, verdict_columns
+from bench.adherence import (
+    ASPECTS,
+    EditTask,
+    Task,
+    as_findings,
+    edit_columns,
+    edit_tasks,
+    shares,
+    tasks,
+    verdict_columns,
+)
+from bench.edit_judge import judge_edit
 from bench.judge import Judge
 from bench.judge_training import SHIPPED_NET
 from bench.records import EqualityCheck, Measurement, Record, Row
@@ -22,6 +38,7 @@ from bench.shape_classifier import load_shape_net
 from kit.api import GenerationRequest, GenerationResult, ImageEngine, SamplingParams, load_config
 from kit.checkpoint.render import render
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
+from kit.engine.preprocess import Preprocessor
 from kit.modelspec.files import CheckpointFiles
 
 NUM_STEPS = 20
@@ -41,8 +58,15 @@ class _Drawn(NamedTuple):
 
 
 def run(context: Context) -> Record:
-    """Draw `context.repeats` rounds of 24 captions in both modes and judge every picture."""
-    planned = tasks(context.repeats, SEED)
+    """Draw `context.repeats` rounds of 24 captions in both modes and judge every picture.
+
+    A checkpoint that takes reference images is given 8 edits a round, too; else the record says why
+    it is not.
+    """
+    captions = tasks(context.repeats, SEED)
+    refusal = Preprocessor(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT)).reference_refusal
+    edits = edit_tasks(context.repeats, SEED) if refusal is None else []
+    planned: list[Task | EditTask] = [*captions, *edits]
     starts = range(0, len(planned), _TASKS_OF_A_PROCESS)
     parts = [planned[start : start + _TASKS_OF_A_PROCESS] for start in starts]
     drawn: list[_Drawn] = []
@@ -66,7 +90,9 @@ def run(context: Context) -> Record:
                 contents=True
             ),
             "num_rounds": context.repeats,
-            "num_captions": sum(task.guided for task in planned),
+            "num_captions": sum(task.guided for task in captions),
+            "num_edits": len(edits),
+            "no_edits_because": refusal,
             "num_processes": num_workers,
             "num_inference_steps": NUM_STEPS,
             "guidance_scale": GUIDANCE,
@@ -86,7 +112,7 @@ def run(context: Context) -> Record:
     )
 
 
-def _draw_all(some: list[Task]) -> list[_Drawn]:
+def _draw_all(some: list[Task | EditTask]) -> list[_Drawn]:
     # Two would wait for one another where other programs want the cores.
     torch.set_num_threads(1)
     judge = Judge(load_shape_net(SHIPPED_NET))
@@ -96,9 +122,13 @@ def _draw_all(some: list[Task]) -> list[_Drawn]:
     ):
         drawn = []
         for task in some:
-            first, second = (_draw(engine, task) for engine in (dense, paged))
-            equal = first.image.tobytes() == second.image.tobytes()
-            drawn.append(_Drawn(_row(judge, task, first), _row(judge, task, second), equal))
+            if isinstance(task, EditTask):
+                first, second = (_edit(engine, task) for engine in (dense, paged))
+                rows = (_edit_row(judge, task, first), _edit_row(judge, task, second))
+            else:
+                first, second = (_draw(engine, task) for engine in (dense, paged))
+                rows = (_row(judge, task, first), _row(judge, task, second))
+            drawn.append(_Drawn(*rows, first.image.tobytes() == second.image.tobytes()))
         return drawn
 
 
@@ -112,6 +142,33 @@ def _draw(engine: ImageEngine, task: Task) -> GenerationResult:
         seed=task.seed,
     )
     return engine.generate(GenerationRequest(task.caption.text, sampling))
+
+
+def _edit(engine: ImageEngine, task: EditTask) -> GenerationResult:
+    file = io.BytesIO()
+    Image.fromarray(render(task.edit.edit.source)).save(file, "PNG")
+    source = engine.preprocessor.read_image(file, "image")
+    sampling = SamplingParams(
+        num_inference_steps=NUM_STEPS, guidance_scale=GUIDANCE, seed=task.seed
+    )
+    return engine.generate(GenerationRequest(task.edit.text, sampling, images=(source,)))
+
+
+def _edit_row(judge: Judge, task: EditTask, picture: GenerationResult) -> Row:
+    edit = task.edit.edit
+    source, target = render(edit.source), render(edit.target)
+    return {
+        "family": f"edit: {edit.kind}",
+        "caption": task.edit.text,
+        "size": f"{edit.source.width}x{edit.source.height}",
+        "seed": task.seed,
+        "guided": True,
+        **dict.fromkeys(ASPECTS),
+        **edit_columns(judge_edit(judge, picture.image, source, edit)),
+        "render_edited": judge_edit(judge, target, source, edit).right,
+        "source_edited": judge_edit(judge, source, source, edit).changed,
+        "total_s": picture.metrics.total_time_s,
+    }
 
 
 def _row(judge: Judge, task: Task, picture: GenerationResult) -> Row:
