@@ -9,7 +9,10 @@ import io
 import multiprocessing
 import os
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -48,7 +51,7 @@ PAGED_DEPLOYMENT = "hunyuan_image3_paged.yaml"
 _TASKS_OF_A_PROCESS = 8
 
 
-class _Drawn(NamedTuple):
+class Drawn(NamedTuple):
     """What a task gave in both modes."""
 
     dense: Row
@@ -69,7 +72,7 @@ def run(context: Context) -> Record:
     planned: list[Task | EditTask] = [*captions, *edits]
     starts = range(0, len(planned), _TASKS_OF_A_PROCESS)
     parts = [planned[start : start + _TASKS_OF_A_PROCESS] for start in starts]
-    drawn: list[_Drawn] = []
+    drawn: list[Drawn] = []
     num_workers = len(os.sched_getaffinity(0))
     # Spawned, since a fork would copy the locks of threads.
     spawn = multiprocessing.get_context("spawn")
@@ -78,7 +81,7 @@ def run(context: Context) -> Record:
         # No bar where nobody looks at one.
         tqdm(total=len(planned), file=sys.stderr, disable=None) as bar,
     ):
-        for some in workers.map(_draw_all, parts):
+        for some in workers.map(partial(draw_all, DEFAULT_CHECKPOINT), parts):
             drawn += some
             bar.update(len(some))
     num_different = sum(not one.equal for one in drawn)
@@ -112,13 +115,14 @@ def run(context: Context) -> Record:
     )
 
 
-def _draw_all(some: list[Task | EditTask]) -> list[_Drawn]:
+def draw_all(checkpoint: Path, some: Sequence[Task | EditTask]) -> list[Drawn]:
+    """Draw tasks with a checkpoint in both modes, and judge them; on one thread from now on."""
     # Two would wait for one another where other programs want the cores.
     torch.set_num_threads(1)
     judge = Judge(load_shape_net(SHIPPED_NET))
     with (
-        ImageEngine(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT)) as dense,
-        ImageEngine(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT, PAGED_DEPLOYMENT)) as paged,
+        ImageEngine(checkpoint, load_config(checkpoint)) as dense,
+        ImageEngine(checkpoint, load_config(checkpoint, PAGED_DEPLOYMENT)) as paged,
     ):
         drawn = []
         for task in some:
@@ -128,7 +132,7 @@ def _draw_all(some: list[Task | EditTask]) -> list[_Drawn]:
             else:
                 first, second = (_draw(engine, task) for engine in (dense, paged))
                 rows = (_row(judge, task, first), _row(judge, task, second))
-            drawn.append(_Drawn(*rows, first.image.tobytes() == second.image.tobytes()))
+            drawn.append(Drawn(*rows, first.image.tobytes() == second.image.tobytes()))
         return drawn
 
 

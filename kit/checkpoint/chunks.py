@@ -19,7 +19,7 @@ Size = tuple[int, int]
 
 _CHUNK = 128
 _WORTH_WORKERS = 1000
-_CHUNKS_AHEAD = 4
+_CHUNKS_AHEAD = 2
 _MEMORY = Path("/dev/shm")
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.adherence import ASPECTS, Share, as_table, shares, tasks
+from bench.adherence import ASPECTS, Share, as_table, edit_tasks, shares, tasks
 from bench.records import Row, load
 from bench.registry import Registry
-from kit.checkpoint.evaluation import FAMILIES
+from bench.workloads.adherence import draw_all
+from kit.checkpoint.evaluation import FAMILIES, JUDGED_EDITS
+from kit.checkpoint.shipped import GOLDEN_CHECKPOINT
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "bench" / "results" / "adherence.json"
@@ -67,6 +69,66 @@ def test_guidance_is_off_for_the_plain_ones_on_squares_only() -> None:
     unguided = [task.caption for task in tasks(1, 0) if not task.guided]
     assert Counter(caption.family for caption in unguided) == {"plain": 4, "pair": 4}
     assert all(caption.scene.width == 256 for caption in unguided)
+
+
+def edit_row(kind: str = "colour", *, size: str = "256x256", **columns: bool) -> Row:
+    right = {"edited": True, "changed": True, "kept": True, "render_edited": True}
+    row: Row = {"family": f"edit: {kind}", "size": size, "guided": True, "source_edited": False}
+    return {**row, **dict.fromkeys(ASPECTS), **right, **columns}
+
+
+def test_a_round_of_edits_is_one_of_each_kind_and_two_on_another_size() -> None:
+    made = edit_tasks(1, 0)
+    kinds = Counter(task.edit.edit.kind for task in made)
+    assert set(kinds) == set(JUDGED_EDITS)
+    sizes = Counter((t.edit.edit.source.width, t.edit.edit.source.height) for t in made)
+    assert sizes.pop((256, 256)) == 6
+    assert list(sizes.values()) == [2]
+    twenty = edit_tasks(20, 0)
+    assert twenty[:8] == made
+    assert len(twenty) == 160
+    assert all(task.edit.edit.target.held_out for task in twenty)
+    further = Counter(t.edit.edit.kind for t in twenty if t.edit.edit.source.width != 256)
+    assert min(further.values()) >= 6
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("edits", edit_row(edited=False)),
+        ("edits: what is named changed", edit_row(changed=False)),
+        ("edits: the rest stayed", edit_row(kept=False)),
+        ("edits: an object more", edit_row("add", edited=False)),
+        ("control: edited by the renderer", edit_row(render_edited=False)),
+        ("control: the source itself", edit_row(source_edited=True)),
+    ],
+)
+def test_an_edit_counts_where_it_belongs(name: str, wrong: Row) -> None:
+    rows = [row(), *(edit_row(kind) for kind in JUDGED_EDITS), edit_row(size="320x192")]
+    before, after = share_of(name, rows), share_of(name, [*rows, wrong])
+    assert before.share in (0.0, 1.0)
+    assert after.share not in (0.0, 1.0)
+    captions = {share.name: share for share in shares(rows[:1])}
+    assert all(captions[s.name] == s for s in shares([*rows, wrong]) if s.name in captions)
+    changed = {
+        b.name
+        for b, a in zip(shares(rows), shares([*rows, wrong]), strict=True)
+        if b.share != a.share
+    }
+    of_all = {"edits", "edits, squares", "edits: another colour"} if name == "edits" else {name}
+    assert changed <= of_all | {"edits", "edits, squares"}
+
+
+@pytest.mark.long
+def test_an_edit_is_drawn_in_both_modes() -> None:
+    """By a checkpoint of random weights: the picture is wrong, the renderer's is right."""
+    (drawn,) = draw_all(GOLDEN_CHECKPOINT, edit_tasks(1, 0)[:1])
+    assert drawn.equal
+    for one in (drawn.dense, drawn.paged):
+        assert {"changed", "kept", *ASPECTS} < set(one)
+        assert one["size"] == "256x256"
+        columns = ("edited", "render_edited", "source_edited")
+        assert [one[name] for name in columns] == [False, True, False]
 
 
 @pytest.mark.parametrize(
