@@ -1,18 +1,13 @@
-"""The stages of a training run; each goes on from what the one before left in the state folder."""
+"""The stages that train; each goes on from what the one before left in the state folder."""
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict
 from itertools import chain, repeat
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from kit.checkpoint import official_config
@@ -30,13 +25,10 @@ from kit.checkpoint.evaluation import (
 )
 from kit.checkpoint.export import (
     bfloat16_tensors,
-    denoiser_tensors,
-    export_checkpoint,
-    write_json,
 )
 from kit.checkpoint.flat_vae import FlatVAE
 from kit.checkpoint.latents import LatentPool, encode_chunks, encode_edits
-from kit.checkpoint.loop import Budget, Log, run_piece
+from kit.checkpoint.loop import Budget, run_piece
 from kit.checkpoint.preset import (
     LONGEST_SIZES,
     NAMED_SIZES,
@@ -44,16 +36,14 @@ from kit.checkpoint.preset import (
     SQUARE,
     DiTTraining,
     EditTraining,
-    Preset,
 )
 from kit.checkpoint.render import render
+from kit.checkpoint.run import Run, log_piece, read_config, write_config
 from kit.checkpoint.sampling import Sampler, save_sheet
-from kit.checkpoint.state import StateFolder
 from kit.checkpoint.train_dit import (
     DiTTrainee,
     averaged_model,
     averaged_reader,
-    state_tensors,
 )
 from kit.checkpoint.train_vae import (
     PixelPool,
@@ -62,16 +52,11 @@ from kit.checkpoint.train_vae import (
     psnr,
     round_to_bfloat16,
 )
-from kit.checkpoint.training_record import capture_machine, training_record
 from kit.checkpoint.training_rows import RowSettings, training_chunks
 from kit.errors import ConfigError
-from kit.model.loader import load_reference_encoder, load_transformer
 from kit.model.vae import VAEDecoder
 from kit.model.vae_encoder import VAEEncoder
 from kit.modelspec.config import ModelConfig, load_model_config
-from kit.modelspec.files import CheckpointFiles
-from kit.modelspec.tensors import missing_reference_parts
-from kit.modelspec.vision import VisionConfig
 from kit.telemetry.log import get_logger
 from kit.tokenizer.template import supported_sizes
 from kit.tokenizer.tokenizer import Tokenizer
@@ -83,22 +68,6 @@ _INSTRUCT_WORDS = "User: Assistant: "
 """What the instruct template adds around a prompt; learnt too, so that it costs few tokens."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """One training run, as its stages see it."""
-
-    preset: Preset
-    state: StateFolder
-    seed: int
-    device: torch.device
-    num_workers: int
-    command: tuple[str, ...]
-
-    @property
-    def log(self) -> Log:
-        return Log(self.state.path / "log.jsonl")
-
-
 def train_vocabulary(run: Run) -> None:
     """Learn the tokenizer from captions; write it with a config whose latents are not scaled."""
     started = time.perf_counter()
@@ -107,10 +76,10 @@ def train_vocabulary(run: Run) -> None:
     tokenizer = train_tokenizer(texts, run.preset.shape.vocab_size)
     folder = run.state.path
     tokenizer.save(str(folder / "tokenizer.json"))
-    _write_config(run, scaling_factor=1.0)
+    write_config(run, scaling_factor=1.0)
     run.state.save("vocabulary", {}, {"num_tokens": tokenizer.get_vocab_size()})
     settings = {"num_vocabulary_captions": num}
-    _log_piece(run, "tokenizer", settings, wall_s=time.perf_counter() - started)
+    log_piece(run, "tokenizer", settings, wall_s=time.perf_counter() - started)
     logger.info("tokenizer: %d tokens", tokenizer.get_vocab_size())
 
 
@@ -127,7 +96,7 @@ def train_vae(run: Run, budget: Budget) -> bool:
     done = run_piece("vae", trainee, run.state, run.log, budget)
     if done:
         _finish_vae(run, trainee, pools[0])
-    _log_piece(
+    log_piece(
         run,
         "vae",
         asdict(run.preset.vae),
@@ -150,7 +119,7 @@ def train_dit(run: Run, budget: Budget) -> bool:
         )
     prepare(run.device, few_shapes=False)
     flat = _load_autoencoder(run)
-    config, tokenizer = _read_config(run)
+    config, tokenizer = read_config(run)
     pools = _latent_pools(run, flat, config, tokenizer, run.preset.dit)
     trainee = DiTTrainee(config, run.preset.shape, run.preset.dit, pools, seed=run.seed)
     trainee.warm_up()
@@ -161,7 +130,7 @@ def train_dit(run: Run, budget: Budget) -> bool:
         model = averaged_model(tensors, config).to(run.device)
         forward = TrainingForward(model, run.preset.shape.sequence_slots)
         _draw_captions(run, Sampler(forward, flat, tokenizer))
-    _log_piece(
+    log_piece(
         run,
         "dit",
         asdict(run.preset.dit),
@@ -181,7 +150,7 @@ def train_edit(run: Run, budget: Budget) -> bool:
     started = time.perf_counter()
     prepare(run.device, few_shapes=False)
     flat = _load_autoencoder(run)
-    config, tokenizer = _read_config(run)
+    config, tokenizer = read_config(run)
     training, shape = run.preset.edit, run.preset.shape
     begin = None if run.state.has("edit") else run.state.load("dit", made_by="dit")[0]
     pools = _latent_pools(run, flat, config, tokenizer, training.text)
@@ -213,7 +182,7 @@ def train_edit(run: Run, budget: Budget) -> bool:
         sampler = Sampler(forward, flat, tokenizer, template="instruct")
         _draw_captions(run, sampler)
         _draw_edits(run, sampler)
-    _log_piece(
+    log_piece(
         run,
         "edit",
         asdict(training),
@@ -222,87 +191,6 @@ def train_edit(run: Run, budget: Budget) -> bool:
         wall_s=time.perf_counter() - started,
     )
     return done
-
-
-def restore(run: Run, folder: Path) -> None:
-    """Fill the state folder from an exported checkpoint of the preset's shape.
-
-    The stage edit then goes on from its weights with a budget and a schedule of its own, or the
-    stage dit where they do not read reference images.
-    """
-    config = load_model_config(folder)
-    files = CheckpointFiles.open(folder)
-    shutil.copy(folder / "tokenizer.json", run.state.path / "tokenizer.json")
-    _write_config(run, scaling_factor=config.vae.scaling_factor)
-    _check_shape(run, config)
-    vae: dict[str, Tensor] = {}
-    for path in files.shard_bytes:
-        vae |= {n: t for n, t in load_file(path).items() if n.startswith("vae.")}
-    note: dict[str, Any] = {"restored_from": files.fingerprint(contents=True)}
-    run.state.save("vocabulary", {}, note)
-    run.state.save("autoencoder", vae, {**note, "scaling_factor": config.vae.scaling_factor})
-    cpu, float32 = torch.device("cpu"), torch.float32
-    model = load_transformer(folder, config, device=cpu, dtype=float32)
-    parameters = dict(model.named_parameters())
-    stage = "dit" if missing_reference_parts(files, config) else "edit"
-    if stage == "edit":
-        encoder = load_reference_encoder(
-            folder, config, device=cpu, dtype=float32, vae_dtype=float32
-        )
-        for part, module in (
-            ("vision_model", encoder.vision_model),
-            ("vision_aligner", encoder.vision_aligner),
-        ):
-            parameters |= {f"{part}.{name}": p for name, p in module.named_parameters()}
-    average = {name: parameter.detach().clone() for name, parameter in parameters.items()}
-    tensors = state_tensors(parameters, average)
-    run.state.save(stage, tensors, {**note, "step": 0, "elapsed_s": 0.0})
-    run.log.write("restore", **note)
-    logger.info("restored %s: its weights are where the stage %s begins", folder, stage)
-
-
-def export(run: Run, folder: Path, record: Path | None) -> None:
-    """Write the checkpoint folder, and the record of its training."""
-    vae, vae_note = run.state.load("autoencoder", made_by="vae")
-    takes_references = run.state.has("edit")
-    stage = "edit" if takes_references else "dit"
-    trained, note = run.state.load(stage, made_by=stage)
-    config, _ = _read_config(run)
-    tensors = denoiser_tensors(averaged_model(trained, config)) | vae
-    if takes_references:
-        tensors |= bfloat16_tensors(dict(averaged_reader(trained, config).named_parameters()))
-    names = ("config.json", "tokenizer.json")
-    small = {name: json.loads((run.state.path / name).read_text("utf-8")) for name in names}
-    ids = {entry["content"]: entry["id"] for entry in small["tokenizer.json"]["added_tokens"]}
-    small["tokenizer_config.json"] = official_config.tokenizer_config()
-    small["generation_config.json"] = official_config.generation_config(
-        run.preset, ids, takes_references=takes_references
-    )
-    export_checkpoint(folder, tensors, small)
-    num_bytes = sum(path.stat().st_size for path in folder.iterdir())
-    logger.info("export: weights of the stage %s, %.2f MB in %s", stage, num_bytes / 1e6, folder)
-    if record is not None:
-        notes = {"vae": vae_note, stage: note, "export": {"num_bytes": num_bytes}}
-        content = training_record(run.preset, run.state.path / "log.jsonl", notes)
-        record.parent.mkdir(parents=True, exist_ok=True)
-        write_json(record, content)
-
-
-def _check_shape(run: Run, restored: ModelConfig) -> None:
-    """Raise ConfigError unless a checkpoint has the preset's shape; it may lack a vision tower."""
-    own = load_model_config(run.state.path)
-    if not isinstance(restored.vision, VisionConfig):
-        positions = own.max_position_embeddings
-        restored = replace(restored, vision=own.vision, max_position_embeddings=positions)
-    if restored != own:
-        names = [field.name for field in fields(own)]
-        differing = [name for name in names if getattr(restored, name) != getattr(own, name)]
-        raise ConfigError(
-            "--checkpoint",
-            f"its config.json differs from the preset {run.preset.name} in {', '.join(differing)}",
-            value=restored.model_version,
-            remedy="name the preset that it was trained with",
-        )
 
 
 def _finish_vae(run: Run, trainee: VAETrainee, square: PixelPool) -> None:
@@ -322,7 +210,7 @@ def _finish_vae(run: Run, trainee: VAETrainee, square: PixelPool) -> None:
         }  # fmt: skip
         logger.info("vae: %s %.2f dB, lowest %.2f", name, found.mean(), found.min())
     run.state.save("autoencoder", bfloat16_tensors(trainee.tensors()), note)
-    _write_config(run, scaling_factor=note["scaling_factor"])
+    write_config(run, scaling_factor=note["scaling_factor"])
 
 
 def _load_autoencoder(run: Run) -> FlatVAE:
@@ -337,13 +225,6 @@ def _load_autoencoder(run: Run) -> FlatVAE:
         module.load_state_dict(own)
         module.to(run.device).requires_grad_(False)
     return FlatVAE(encoder, decoder)
-
-
-def _write_config(run: Run, *, scaling_factor: float) -> None:
-    content = json.loads((run.state.path / "tokenizer.json").read_text("utf-8"))
-    ids = {entry["content"]: entry["id"] for entry in content["added_tokens"]}
-    config = official_config.model_config(run.preset, ids, scaling_factor)
-    write_json(run.state.path / "config.json", config)
 
 
 def _pixel_pools(run: Run) -> list[PixelPool]:
@@ -376,11 +257,6 @@ def _pixels(
     ):
         parts[chunk.size].append(torch.from_numpy(chunk.pixels).to(run.device))
     return {size: torch.cat(part) for size, part in parts.items()}
-
-
-def _read_config(run: Run) -> tuple[ModelConfig, Tokenizer]:
-    config = load_model_config(run.state.path)
-    return config, Tokenizer.from_folder(run.state.path, config)
 
 
 def _latent_pools(
@@ -430,15 +306,3 @@ def _draw_edits(run: Run, sampler: Sampler) -> None:
     save_sheet(list(pairs), run.state.path / "edits.png", 8)
     texts = "\n".join(one.text for one in found)
     (run.state.path / "edits.txt").write_text(texts + "\n", encoding="utf-8")
-
-
-def _log_piece(run: Run, stage: str, training: Mapping[str, Any], **seconds: float) -> None:
-    run.log.write(
-        "piece",
-        of=stage,
-        command=list(run.command),
-        seed=run.seed,
-        training=training,
-        **{name: round(value, 1) for name, value in seconds.items()},
-        machine=capture_machine(),
-    )

@@ -29,11 +29,15 @@ class StateFolder:
     def has(self, name: str) -> bool:
         return self._note(name).exists()
 
-    def save(self, name: str, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
-        """Replace the tensors and the JSON note of one stage; the note is written last."""
+    def drop(self, name: str) -> None:
+        """Delete what one stage left, if there is anything."""
         self._note(name).unlink(missing_ok=True)
         for old in self._files(name):
             old.unlink()
+
+    def save(self, name: str, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
+        """Replace the tensors and the JSON note of one stage; the note is written last."""
+        self.drop(name)
         for at, chunk in enumerate(split_by_bytes(tensors, MAX_FILE_BYTES)):
             save_file(chunk, self.path / f"{name}-{at:02d}.safetensors")
         self._note(name).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")

@@ -74,16 +74,10 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     # Torch is imported here: every worker process imports this module, and needs no torch.
     import torch
 
+    from kit.checkpoint.exchange import export, restore
     from kit.checkpoint.loop import Budget
-    from kit.checkpoint.stages import (
-        Run,
-        export,
-        restore,
-        train_dit,
-        train_edit,
-        train_vae,
-        train_vocabulary,
-    )
+    from kit.checkpoint.run import Run
+    from kit.checkpoint.stages import train_dit, train_edit, train_vae, train_vocabulary
     from kit.checkpoint.state import StateFolder
 
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")

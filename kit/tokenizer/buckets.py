@@ -78,13 +78,14 @@ def fitting_sizes(buckets: Sequence[Bucket], model: ModelConfig) -> tuple[Bucket
     # The row: <|startoftext|>, one token of prompt, <boi>, size, ratio, target, <eoi>.
     room = model.max_position_embeddings - 6 - model.num_special
     factor = model.vae_downsample_factor
+    # Of buckets with one ratio, the official look-up only ever finds the first.
+    found = {bucket.ratio: bucket for bucket in reversed(buckets)}
     sizes = tuple(
         bucket
         for bucket in buckets
         if bucket.height % factor == bucket.width % factor == 0
         and bucket.height // factor * (bucket.width // factor) <= room
-        # Of buckets with one ratio, the official look-up only ever finds the first.
-        and nearest_bucket(buckets, bucket.height, bucket.width) == bucket
+        and found[bucket.ratio] == bucket
     )
     if not sizes:
         raise CheckpointError(

@@ -126,7 +126,10 @@ def test_edits_are_learnt_from_restored_weights_and_the_export_takes_references(
     assert [piece.get("of") for piece in content["pieces"]] == [None, "edit", "edit"]
     files = CheckpointFiles.open(folder)
     third = tmp_path / "third"
+    # What a folder held before is gone: the weights are those restored last.
+    assert train("restore", third, "--checkpoint", str(text_only)) == 0
     assert train("restore", third, "--checkpoint", str(folder)) == 0
+    assert not (third / "dit.json").exists()
     assert train("export", third, "--out", str(tmp_path / "copy")) == 0
     copy = CheckpointFiles.open(tmp_path / "copy")
     assert copy.fingerprint(contents=True) == files.fingerprint(contents=True)
