@@ -121,10 +121,10 @@ def test_rows_with_a_reference_against_the_runtime(
         image, shape = read_reference(pictures[row], toy_tokenizer, toy_config)
         assert np.array_equal(image.latent_pixels, pictures[row])
         rows = engine_rows(toy_tokenizer, toy_config, prompt, size, shape)
-        sampling = ResolvedSampling(*size, 1, 1.0, 3.0, seed=row)
+        sampling = ResolvedSampling(*size, 1, 1.0, 3.0, seed=row, reference_seed=row)
         run = RunRequest("r", rows, sampling, None, None, references=(image,))
         with torch.inference_mode():
-            blocks = encode_references(random_model, encoder, run, None).blocks
+            blocks = encode_references(random_model, encoder, run, None)
             moments = encoder.moments(torch.tensor(image.latent_pixels))
             drawn.append(sample_posterior(moments, toy_config.vae, seed_generator(row)))
             # The unconditional row of the last one.
