@@ -41,6 +41,10 @@ def find_warnings(config: DeployConfig) -> tuple[str, ...]:
                 f"{_set_by(config, 'stage.max_num_seqs')}: requests still run one at a time; the "
                 "next one's pages are reserved while one runs"
             )
+        if reason := _why_rows_share_nothing(config):
+            found.append(
+                f"{_set_by(config, 'stage.prefix_caching_levels')}: shares nothing: {reason}"
+            )
         return tuple(found)
     if stage.max_num_seqs > 1 and not stage.step_execution:
         found.append(
@@ -145,6 +149,18 @@ def _check_prefix_caching(config: DeployConfig) -> None:
         problem = "names a level twice"
     if problem:
         raise _refusal(config, "stage.prefix_caching_levels", problem, remedy)
+
+
+def _why_rows_share_nothing(config: DeployConfig) -> str:
+    """Say why `rows` alone has no effect here; empty if it has, or if others share too."""
+    stage = config.stage
+    if stage.prefix_caching_levels != ("rows",):
+        return ""
+    if stage.parallel_config.cfg_parallel_size > 1:
+        return "cfg_parallel_size puts each row on a rank of its own; add images or requests"
+    if stage.diffusion_kv_max_rows_per_request == 1:
+        return "diffusion_kv_max_rows_per_request is 1; raise it to 2, or add images or requests"
+    return ""
 
 
 def _check_degrees(config: DeployConfig) -> None:

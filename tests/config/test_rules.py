@@ -293,6 +293,29 @@ def test_several_requests_that_do_not_take_turns_are_warned_about() -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (PAGED | {"cfg_parallel_size": 2, "tensor_parallel_size": 2}, "a rank of its own"),
+        (PAGED | CPU | {"diffusion_kv_max_rows_per_request": 1}, "raise it to 2"),
+    ],
+)
+def test_rows_that_can_share_nothing_are_warned_about(
+    settings: dict[str, object], reason: str
+) -> None:
+    settings = settings | {"enable_prefix_caching": True}
+
+    def warnings(levels: list[str] | None) -> tuple[str, ...]:
+        overrides = {"0": settings | {"prefix_caching_levels": levels}}
+        return load_config(stage_overrides=overrides).warnings
+
+    (warning,) = warnings(["rows"])
+    assert warning.startswith("stages[0].prefix_caching_levels (got ('rows',), set by")
+    assert "shares nothing" in warning
+    assert reason in warning
+    assert warnings(None) == warnings(["rows", "images"]) == warnings(["requests"]) == ()
+
+
+@pytest.mark.parametrize(
     "name",
     ["diffusion_kv_max_rows_per_request", "kv_cache_memory_bytes", "diffusion_kv_page_size"],
 )
