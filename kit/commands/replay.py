@@ -123,6 +123,12 @@ def _verdict(picture: RecordedPicture, result: GenerationResult) -> tuple[bool, 
         f"different: PSNR {apart.psnr_db:.2f} dB, max difference {apart.max_difference} of 255, "
         f"{apart.num_different} of {apart.num_pixels} pixels differ{losses}"
     )
+    caching = picture.record.deployment.settings.get("stage.enable_prefix_caching")
+    if caching and not is_same_again:
+        lines.append(
+            "note: it was made with enable_prefix_caching; how much of its prefix was found then "
+            "is not recorded, and decides how the first step rounds"
+        )
     return False, lines
 
 

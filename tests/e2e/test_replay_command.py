@@ -102,6 +102,27 @@ def test_a_changed_file_is_not_what_was_drawn(picture: Path, tmp_path: Path) -> 
     assert "64 of 65536 pixels differ" in done.stdout
 
 
+@pytest.mark.parametrize("caching", [True, False])
+def test_rounding_that_no_record_names_is_told(
+    picture: Path, tmp_path: Path, caching: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A prefix that was found is rounded as whoever computed it; a replay finds none."""
+
+    def edit(record: ReplayRecord) -> ReplayRecord:
+        settings = {**record.deployment.settings, "stage.enable_prefix_caching": caching}
+        sampling = replace(record.request.sampling, seed=4)
+        return replace(
+            record,
+            request=replace(record.request, sampling=sampling),
+            deployment=replace(record.deployment, settings=settings),
+        )
+
+    assert main(["replay", str(written(picture, tmp_path / "x.png", edit))]) == 1
+    said = capsys.readouterr().out
+    assert "different: PSNR " in said
+    assert ("note: it was made with enable_prefix_caching" in said) == caching
+
+
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Run a command that is refused before anything is loaded; returns its one message."""
     assert main(["replay", *arguments]) == 2
