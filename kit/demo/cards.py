@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from kit.demo.answers import Picture
+from kit.demo.answers import SHIPPED_VERSION, Picture
 
 PICTURES_PATH = "pictures"
 """Relative: the page may be shown below another path."""
@@ -54,10 +54,18 @@ def file_name(card: Card) -> str:
 
 
 def replay_command(card: Card) -> str:
-    """Return what makes the picture again: on as many threads, for sums depend on their number."""
+    """Return what makes the picture again: on as many threads, for sums depend on their number.
+
+    Only its user knows where another checkpoint than the shipped one lies.
+    """
     num_threads = card.replay["record"]["platform"]["num_threads"]
+    model = "" if _is_of_shipped(card) else " --model CHECKPOINT"
     images = "".join(f" --image {shlex.quote(name)}" for name in card.images)
-    return f"OMP_NUM_THREADS={num_threads} kit replay {file_name(card)}{images}"
+    return f"OMP_NUM_THREADS={num_threads} kit replay {file_name(card)}{model}{images}"
+
+
+def _is_of_shipped(card: Card) -> bool:
+    return bool(card.replay["record"]["model"]["version"] == SHIPPED_VERSION)
 
 
 def gallery(cards: list[Card]) -> str:
@@ -73,6 +81,11 @@ def show_card(card: Card) -> str:
     url, name = f"{PICTURES_PATH}/{card.key}", escape(file_name(card))
     record = escape(json.dumps(card.replay, indent=2, ensure_ascii=False))
     warnings = "".join(f'<p class="kit-note">{escape(text)}</p>' for text in card.warnings)
+    where = (
+        ""
+        if _is_of_shipped(card)
+        else ", with the folder or hub id of its checkpoint for CHECKPOINT"
+    )
     return (
         f'<figure class="kit-card" data-seed="{card.seed}">'
         f'<img src="{url}" alt="{escape(card.prompt)}, seed {card.seed}" width="{width}" '
@@ -85,8 +98,8 @@ def show_card(card: Card) -> str:
         f"<div><dt>size</dt><dd>{width} × {height}</dd></div></dl>"
         f'<p class="kit-actions"><a href="{url}" download="{name}">Download PNG</a></p>'
         f"<details><summary>Replay record</summary>"
-        f'<p class="kit-note">It also lies in the file. This makes the picture again and compares:'
-        f"</p>{code_block(escape(replay_command(card)))}"
+        f'<p class="kit-note">It also lies in the file. This makes the picture again and compares'
+        f"{where}:</p>{code_block(escape(replay_command(card)))}"
         f'<p class="kit-note">The record:</p>{code_block(record)}</details>{warnings}'
         "</figcaption></figure>"
     )

@@ -40,7 +40,7 @@ def png(edit: tuple[int, int, int] | None = None, side: int = 4) -> bytes:
     return file.getvalue()
 
 
-def picture(data: bytes, prompt: str = "a cat") -> Picture:
+def picture(data: bytes, prompt: str = "a cat", version: str = "hunyuan_image3_tiny") -> Picture:
     metrics = {
         "queue_time_s": 0.5,
         "first_step_time_s": 0.3,
@@ -52,7 +52,8 @@ def picture(data: bytes, prompt: str = "a cat") -> Picture:
         "peak_memory_bytes": 5 << 20,
     }
     sampling = {"width": 4, "height": 4, "num_inference_steps": 3, "guidance_scale": 3.0}
-    replay = {"format": "kit.replay/1", "record": {"platform": {"num_threads": 3}}}
+    record = {"platform": {"num_threads": 3}, "model": {"version": version}}
+    replay = {"format": "kit.replay/1", "record": record}
     return Picture(0, data, 7, prompt, sampling, metrics, replay, ())
 
 
@@ -112,6 +113,14 @@ def test_a_card_holds_every_fact_and_no_html_of_the_prompt() -> None:
     odd = replace(card, images=("b.png", "it's.png"))
     assert replay_command(odd).endswith(""" --image b.png --image 'it'"'"'s.png'""")
     assert show_card(replace(card, warnings=("odd",))).count("odd") == 1
+
+
+def test_another_checkpoint_than_the_shipped_one_is_asked_for_in_the_replay_command() -> None:
+    other = make_card(picture(png(), version="HunyuanImage-3.0-Instruct"), "key", ["b.png"])
+    command = "OMP_NUM_THREADS=3 kit replay kit-seed-7.png --model CHECKPOINT --image b.png"
+    assert replay_command(other) == command
+    assert "of its checkpoint for CHECKPOINT" in show_card(other)
+    assert "CHECKPOINT" not in show_card(make_card(picture(png()), "key"))
 
 
 def test_the_shelf_keeps_bytes_and_forgets_the_oldest() -> None:
