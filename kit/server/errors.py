@@ -184,6 +184,11 @@ def _hint(
         return "extra_body has none of this name, send it beside extra_body"
     if name in known_fields:
         return "not in this place, see the page /docs of this server"
+    if name in ("image", "images"):
+        return (
+            "reference images are files of a form (multipart/form-data) for /v1/images/edits or "
+            "/v1/jobs, or image_url parts of a message for /v1/chat/completions"
+        )
     near = difflib.get_close_matches(name, body_fields.get(place, known_fields), n=1)
     return f"did you mean {near[0]!r}?" if near else "it is no field of this API"
 
