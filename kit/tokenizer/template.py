@@ -301,9 +301,10 @@ def _too_long(
     longest = max(num, key=lambda field: num[field])
     if num[longest]:
         change = "send fewer reference images" if longest == "image" else "shorten it"
+        others = "".join(f", {n} of {field}" for field, n in num.items() if n and field != longest)
         return InvalidRequestError(
-            f"{longest}: {got}; no prompt token fits beside its {num[longest]} tokens and an image "
-            f"of {bucket}; {change}{other_size}",
+            f"{longest}: {got}; no prompt token fits beside its {num[longest]} tokens{others} and "
+            f"an image of {bucket}; {change}{other_size}",
             param=longest,
         )
     return InvalidRequestError(

@@ -536,6 +536,8 @@ def test_text_that_leaves_no_room_for_a_prompt_is_named(
     error = refusal(system_prompt=system, cot_text=cot)
     assert error.param == field
     assert "no prompt token fits beside its" in str(error)
+    other = "cot_text" if field == "system_prompt" else "system_prompt"
+    assert (f" of {other} and an image of" in str(error)) == bool(system and cot)
 
 
 def test_size_whose_template_alone_fills_the_row_is_named() -> None:
