@@ -34,10 +34,12 @@ def sinusoid(t: Tensor) -> Tensor:
     """Return [cos(t*f) | sin(t*f)] of float32 [n], f_i = 10000^(-i/128): float32 [n, 256].
 
     A timestep is sigma * 1000, unscaled. Cosine first (HunyuanImage-3.0 reference,
-    `timestep_embedding`). Made on the CPU for all devices: t reaches 1000, so the last bit of a
-    frequency shows in the result. Takes and returns tensors on the CPU.
+    `timestep_embedding`). Made on the CPU for all devices, and with frequencies that are the same
+    on every processor: float32 `exp` is not, and t reaches 1000, so the last bit of a frequency
+    shows in the result. Takes and returns tensors on the CPU.
     """
-    exponents = torch.arange(NUM_FREQUENCIES, dtype=torch.float32)
-    frequencies = torch.exp(-math.log(MAX_PERIOD) * exponents / NUM_FREQUENCIES)
+    numbers = torch.arange(NUM_FREQUENCIES, dtype=torch.float32)
+    exponents = -math.log(MAX_PERIOD) * numbers / NUM_FREQUENCIES
+    frequencies = exponents.double().exp().float()
     angles = t.float()[:, None] * frequencies
     return torch.cat((angles.cos(), angles.sin()), dim=-1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,8 +13,17 @@ from kit.model.transformer import HunyuanImage3
 
 
 def test_sinusoid_against_reference(golden: dict[str, Tensor]) -> None:
+    """The recorded frequencies are those of one processor: a last bit is 6e-5 at t = 1000."""
     out = sinusoid(golden["timestep.t"])
-    torch.testing.assert_close(out, golden["timestep.sinusoid"], rtol=0, atol=1e-5)
+    torch.testing.assert_close(out, golden["timestep.sinusoid"], rtol=0, atol=6e-5)
+
+
+def test_frequencies_are_rounded_once() -> None:
+    """A power of two keeps their bits in the angles, and shows the last one in a sine."""
+    out = sinusoid(torch.tensor([1024.0]))[0, 128:]
+    exponents = -math.log(10000.0) * torch.arange(128, dtype=torch.float32) / 128
+    exact = torch.tensor([math.exp(x) for x in exponents.tolist()]).double()
+    torch.testing.assert_close(out.double(), (1024 * exact).sin(), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["timestep_emb", "time_embed", "time_embed_2"])
