@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -29,6 +30,16 @@ def seconds(run: Callable[[], object], calls: int = 1) -> float:
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) / 1000 / calls
+
+
+def seconds_on(device: torch.device, run: Callable[[], object], calls: int = 1) -> float:
+    """Return what `seconds` does: by a card's events, elsewhere by the host's clock."""
+    if device.type == "cuda":
+        return seconds(run, calls)
+    started = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - started) / calls
 
 
 def matmul_flops(device: torch.device, side: int = 8192, repeats: int = 10) -> Callable[[], float]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bench.cuda_model import NUM_ROWS, random_model
-from bench.cuda_timing import seconds
+from bench.cuda_timing import seconds_on
 from kit.attention.paged import PagedKV
 from kit.attention.registry import create_backend
 from kit.config.deploy import PrefixLevel
@@ -24,10 +23,9 @@ from kit.modelspec.footprint import num_pages
 from kit.pipeline.denoise import DenoiseLoop
 from kit.pipeline.references import TokenBlock
 from kit.request import ResolvedSampling
-from kit.tokenizer.layout import Layout, ReferenceSpan, Rows
+from kit.tokenizer.layout import NUM_BEFORE_TIMESTEP, Layout, ReferenceSpan, Rows
 
 ALL_LEVELS: tuple[PrefixLevel, ...] = ("rows", "images", "requests")
-_NUM_FRAME = 4  # <boi>, size, ratio and <timestep> before a reference, as ids of their own
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Setting:
     @property
     def layout(self) -> Layout:
         rows, columns = self.patch_grid
-        timestep = self.num_system + _NUM_FRAME - 1
+        timestep = self.num_system + NUM_BEFORE_TIMESTEP
         span = ReferenceSpan(timestep, self.latent_grid, self.patch_grid, rows * columns)
         prefix_len = span.end + 1 + self.num_prompt
         return Layout(prefix_len, self.config.num_special, self.grid, 1, (span,))
@@ -76,7 +74,7 @@ class FirstStep:
 
 
 class PrefixBench:
-    """A model, one pool of pages, and a manager for each way to share them."""
+    """A model, and one pool of pages with its manager."""
 
     def __init__(self, setting: Setting, num_requests: int) -> None:
         """The pool holds the pages of `num_requests` that share nothing."""
@@ -143,7 +141,7 @@ class PrefixBench:
         blocks = self._blocks if start < setting.layout.references[0].end else ()
         loop = DenoiseLoop(self.model, kv, run, None, references=blocks)
         counts: list[int] = []
-        taken = _clock(setting.device)(lambda: counts.append(loop.step()))
+        taken = seconds_on(setting.device, lambda: counts.append(loop.step()))
         while not loop.finished:
             loop.step()
         self.manager.release(allocation, publish=bool(levels))
@@ -155,15 +153,3 @@ class PrefixBench:
         table = torch.tensor(allocation.page_tables[row], device=self.setting.device)
         store = self.backend.store
         return [pages[table].flatten(0, 1)[:span].clone() for pages in store.keys + store.values]
-
-
-def _clock(device: torch.device) -> Callable[[Callable[[], object]], float]:
-    if device.type == "cuda":
-        return seconds
-
-    def clock(run: Callable[[], object]) -> float:
-        started = time.perf_counter()
-        run()
-        return time.perf_counter() - started
-
-    return clock

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import time
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 import torch
 
 from bench.cuda_model import NUM_ROWS, bench_run
-from bench.cuda_timing import relative_error, seconds
+from bench.cuda_timing import relative_error, seconds_on
 from kit.attention.base import KVBackend
 from kit.attention.registry import create_backend
 from kit.config.deploy import KVMode
@@ -185,12 +184,7 @@ def together(mesh: Mesh, device: torch.device, run: Callable[[], object], calls:
     """Return the seconds of one of `calls` calls in a row, which all ranks begin together."""
     synchronize(device)
     mesh.any(False)
-    if device.type == "cuda":
-        return seconds(run, calls)
-    started = time.perf_counter()
-    for _ in range(calls):
-        run()
-    return (time.perf_counter() - started) / calls
+    return seconds_on(device, run, calls)
 
 
 def synchronize(device: torch.device) -> None:
