@@ -14,7 +14,7 @@ from kit.attention.rotary import QKNorm, Rotary
 from kit.errors import KVCacheError
 from kit.kv.allocation import KVAllocation
 from kit.kv.store import PagedStore
-from kit.modelspec.footprint import pool_bytes
+from kit.modelspec.footprint import num_pages, pool_bytes
 from kit.tokenizer.layout import Layout
 
 
@@ -152,7 +152,7 @@ def check_allocation(
     """
     P, tables = store.page_size, allocation.page_tables
     cached, shared = allocation.num_cached_tokens, allocation.num_shared_tokens
-    pages_per_row, num_common = -(-layout.kv_len // P), shared // P
+    pages_per_row, num_common = num_pages(layout.kv_len, P), shared // P
     # Of pages in common those of the first row stand for all.
     pages = [page for at, t in enumerate(tables) for page in t[num_common if at else 0 :]]
     problem = ""

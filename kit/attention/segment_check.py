@@ -14,6 +14,7 @@ from kit.attention.plan import plan_step
 from kit.attention.rotary import QKNorm, Rotary, rotate_and_norm, split_qkv
 from kit.kv.allocation import KVAllocation
 from kit.kv.store import KVShape
+from kit.modelspec.footprint import num_pages
 from kit.tokenizer.layout import Layout
 
 NUM_ROWS = 2
@@ -84,7 +85,7 @@ def check_layout(
 
 def descending_pages(layout: Layout, page_size: int) -> KVAllocation:
     """Give every row pages of its own; a kernel that reads them in order is found out."""
-    pages = -(-layout.kv_len // page_size)
+    pages = num_pages(layout.kv_len, page_size)
     ids = tuple(range(NUM_ROWS * pages - 1, -1, -1))
     tables = tuple(ids[row * pages : (row + 1) * pages] for row in range(NUM_ROWS))
     return KVAllocation("check", 1, tables, layout.kv_len, page_size)
