@@ -20,14 +20,14 @@ from kit.checkpoint.chunks import Size, Task, run_tasks
 from kit.checkpoint.edits import Edit, random_edit
 from kit.checkpoint.instructions import training_instruction
 from kit.checkpoint.render import render
-from kit.checkpoint.training_rows import load_tokenizer, padded_prefix
+from kit.checkpoint.training_rows import cut_prefixes, load_tokenizer, padded_prefix, prompt_rows
 from kit.engine.references import reference_shape, scale_reference
 from kit.errors import ConfigError, InvalidRequestError
 from kit.modelspec.config import ModelConfig
 from kit.modelspec.vision import VisionConfig
 from kit.request import ReferenceImage
-from kit.tokenizer.layout import ReferenceSpan, Rows
-from kit.tokenizer.template import ReferenceShape, build_rows, supported_sizes
+from kit.tokenizer.layout import ReferenceSpan
+from kit.tokenizer.template import ReferenceShape, supported_sizes
 from kit.tokenizer.tokenizer import Tokenizer
 
 _MAX_TRIES = 50
@@ -102,20 +102,12 @@ def edit_prefix(
     tokenizer: Tokenizer, config: ModelConfig, prompt: str, size: Size, shape: ReferenceShape
 ) -> EditPrefix:
     """Return the prefixes of a prompt beside one reference image."""
-    rows = build_rows(
-        tokenizer,
-        config,
-        prompt=prompt,
-        system_prompt=None,
-        cot_text=None,
-        template="instruct",
-        height=size[0],
-        width=size[1],
-        num_rows=2,
-        drop_think=False,
-        references=(shape,),
-    )
-    return _cut(rows)
+    rows = prompt_rows(tokenizer, config, prompt, size, "instruct", (shape,))
+    (span,) = rows.layout.references
+    length = span.end + 1  # <eoi>
+    conditional, unconditional = cut_prefixes(rows)
+    assert conditional[:length] == unconditional[:length], "both rows see the reference"
+    return EditPrefix(conditional[:length], span, (conditional[length:], unconditional[length:]))
 
 
 def num_text_slots(tokenizer: Tokenizer, config: ModelConfig, num_slots: int, size: Size) -> int:
@@ -123,14 +115,6 @@ def num_text_slots(tokenizer: Tokenizer, config: ModelConfig, num_slots: int, si
     _, shape = read_reference(np.zeros((*size, 3), np.uint8), tokenizer, config)
     head, span, _ = edit_prefix(tokenizer, config, "x", size, shape)
     return num_slots - len(head) - 1 - span.latent_grid[0] * span.latent_grid[1]
-
-
-def _cut(rows: Rows) -> EditPrefix:
-    (span,) = rows.layout.references
-    length = span.end + 1  # <eoi>
-    conditional, unconditional = (ids[: rows.layout.prefix_len] for ids in rows.token_ids)
-    assert conditional[:length] == unconditional[:length], "both rows see the reference"
-    return EditPrefix(conditional[:length], span, (conditional[length:], unconditional[length:]))
 
 
 def _make_chunk(task: Task, *, seed: int, settings: EditSettings) -> EditChunk:

@@ -210,6 +210,10 @@ TINY = Preset(
 )
 """The checkpoint that ships with the kit."""
 
+_TOY_TEXT = DiTTraining(
+    num_squares=4, num_named=1, num_other=0, num_captions=2, batch_size=2, num_warmup_steps=2
+)
+
 TOY = Preset(
     name="toy",
     shape=Shape(
@@ -245,23 +249,9 @@ TOY = Preset(
         num_warmup_steps=2,
         num_judged=1,
     ),
-    dit=DiTTraining(
-        num_squares=4,
-        num_named=1,
-        num_other=0,
-        num_captions=2,
-        batch_size=2,
-        num_warmup_steps=2,
-    ),
+    dit=_TOY_TEXT,
     edit=EditTraining(
-        text=DiTTraining(
-            num_squares=4,
-            num_named=1,
-            num_other=0,
-            num_captions=2,
-            batch_size=2,
-            num_warmup_steps=2,
-        ),
+        text=_TOY_TEXT,
         num_squares=4,
         num_named=1,
         num_other=0,

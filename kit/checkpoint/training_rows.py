@@ -22,7 +22,8 @@ from kit.checkpoint.scenes import Scene
 from kit.errors import ConfigError, InvalidRequestError
 from kit.modelspec.config import ModelConfig, load_model_config
 from kit.request import Template
-from kit.tokenizer.template import build_rows
+from kit.tokenizer.layout import Rows
+from kit.tokenizer.template import ReferenceShape, build_rows
 from kit.tokenizer.tokenizer import Tokenizer
 
 _MAX_TRIES = 50
@@ -81,7 +82,19 @@ def prefix_rows(
     template: Template = "pretrain",
 ) -> tuple[Sequence[int], Sequence[int]]:
     """Return the conditional and the unconditional prefix of a prompt."""
-    rows = build_rows(
+    return cut_prefixes(prompt_rows(tokenizer, config, prompt, size, template))
+
+
+def prompt_rows(
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    prompt: str,
+    size: Size,
+    template: Template,
+    references: Sequence[ReferenceShape] = (),
+) -> Rows:
+    """Return both rows of a prompt without further texts."""
+    return build_rows(
         tokenizer,
         config,
         prompt=prompt,
@@ -92,7 +105,12 @@ def prefix_rows(
         width=size[1],
         num_rows=2,
         drop_think=False,
+        references=references,
     )
+
+
+def cut_prefixes(rows: Rows) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the prefix of the conditional and of the unconditional row."""
     conditional, unconditional = (ids[: rows.layout.prefix_len] for ids in rows.token_ids)
     return conditional, unconditional
 
