@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from queue import Empty, Queue
 from types import TracebackType
 from typing import Self
@@ -18,13 +16,12 @@ from bench.server_process import PATIENCE_S, ServerProcessError
 class DemoProcess:
     """Starts the page on a free port; leaving its context kills what is left of it."""
 
-    def __init__(self, *flags: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *flags: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "kit.cli", "demo", "--port", "0", *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | dict(env or {}),
         )
         self.lines: list[str] = []
         """What it and the servers that it started have said so far."""

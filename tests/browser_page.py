@@ -99,11 +99,6 @@ def _load(page: Page, url: str, seen: Seen) -> None:
     pytest.fail(f"the page does not show: {seen.complaints}")
 
 
-def start_demo(*flags: str) -> DemoProcess:
-    """Start the page with servers, if any, on one thread each."""
-    return DemoProcess(*flags, env={"OMP_NUM_THREADS": "1"})
-
-
 def maps_torch(demo: DemoProcess) -> bool:
     """Whether the process has loaded torch's library."""
     return "libtorch" in Path(f"/proc/{demo.process.pid}/maps").read_text()

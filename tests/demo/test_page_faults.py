@@ -18,12 +18,12 @@ from browser_page import (
     open_browser,
     open_page,
     open_tab,
-    start_demo,
     wait_for_state,
     wait_for_steps,
 )
 from playwright.sync_api import Browser, expect
 
+from bench.demo_process import DemoProcess
 from bench.server_process import ServerProcess, image_body
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -43,7 +43,7 @@ def test_a_server_that_dies_and_comes_back(browser: Browser, tmp_path: Path) -> 
         server.wait_until_ready()
         port = server.url.rsplit(":", 1)[1]
         # The browser itself reports nothing here: it talks to the page's own server only.
-        with start_demo("--server", server.url) as demo, open_page(browser, demo.url) as page:
+        with DemoProcess("--server", server.url) as demo, open_page(browser, demo.url) as page:
             expect(page.locator("#create-steps input")).to_have_value("20")
             assert page.get_by_role("tab", name="Compare").count() == 0
             page.locator("#create-steps input").fill("1000")
@@ -72,7 +72,7 @@ def test_a_full_server_says_when_to_come_back(browser: Browser, tmp_path: Path) 
     stage = json.dumps({"0": {"max_queued_requests": 1}})
     with ServerProcess(tmp_path / "log", *PAGED, "--stage-overrides", stage) as server:
         server.wait_until_ready()
-        with start_demo("--server", server.url) as demo, open_page(browser, demo.url) as page:
+        with DemoProcess("--server", server.url) as demo, open_page(browser, demo.url) as page:
             wait_for_state(page, "ready")
             jobs = []
             for _ in range(2):
@@ -97,7 +97,7 @@ def test_a_full_server_says_when_to_come_back(browser: Browser, tmp_path: Path) 
 
 def test_a_page_opens_while_its_servers_start_and_takes_them_along(browser: Browser) -> None:
     started = time.monotonic()
-    with start_demo("--server-port", "0") as demo:
+    with DemoProcess("--server-port", "0") as demo:
         assert time.monotonic() - started <= FIRST_PAGE_LIMIT_S, f"load {os.getloadavg()}"
         children = psutil.Process(demo.process.pid).children(recursive=True)
         assert len(children) == 2
@@ -112,7 +112,7 @@ def test_a_page_opens_while_its_servers_start_and_takes_them_along(browser: Brow
 
 
 def test_a_server_of_the_demo_that_dies_is_named_and_stays_away(browser: Browser) -> None:
-    with start_demo("--server-port", "0") as demo:
+    with DemoProcess("--server-port", "0") as demo:
         paged, dense = (
             child
             for mode in (True, False)

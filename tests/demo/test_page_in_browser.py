@@ -24,7 +24,6 @@ from browser_page import (
     open_browser,
     open_page,
     open_tab,
-    start_demo,
     wait_for_state,
     wait_for_steps,
 )
@@ -61,7 +60,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def demo(paged: ServerProcess, dense: ServerProcess) -> Iterator[DemoProcess]:
-    with start_demo("--server", paged.url, "--compare-server", dense.url) as process:
+    with DemoProcess("--server", paged.url, "--compare-server", dense.url) as process:
         yield process
         assert not maps_torch(process)
         assert [line for line in process.lines if "Traceback" in line] == []

@@ -17,7 +17,6 @@ from browser_page import (
     open_browser,
     open_page,
     open_tab,
-    start_demo,
     wait_for_state,
 )
 from golden_cases import GOLDEN
@@ -42,7 +41,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoProcess]:
     with paged, ServerProcess(folder / "dense", MODEL) as dense:
         paged.wait_until_ready()
         dense.wait_until_ready()
-        with start_demo("--server", paged.url, "--compare-server", dense.url) as process:
+        with DemoProcess("--server", paged.url, "--compare-server", dense.url) as process:
             yield process
             assert [line for line in process.lines if "Traceback" in line] == []
 

@@ -7,9 +7,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from browser_page import open_browser, open_page, open_tab, start_demo, wait_for_state
+from browser_page import open_browser, open_page, open_tab, wait_for_state
 from playwright.sync_api import Page, expect
 
+from bench.demo_process import DemoProcess
 from bench.server_process import ServerProcess
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -33,7 +34,7 @@ def test_fields_open_with_the_defaults_and_keep_what_is_typed(tmp_path: Path) ->
     changed = ("--stage-overrides", json.dumps({"0": stage}))
     with (
         open_browser() as browser,
-        start_demo("--server", url, "--compare-server", url) as demo,
+        DemoProcess("--server", url, "--compare-server", url) as demo,
         open_page(browser, demo.url) as page,
     ):
         wait_for_state(page, "down")
@@ -58,7 +59,7 @@ def test_the_seed_is_closed_while_each_picture_draws_one(tmp_path: Path) -> None
     with (
         ServerProcess(tmp_path / "log") as server,
         open_browser() as browser,
-        start_demo("--server", server.url) as demo,
+        DemoProcess("--server", server.url) as demo,
         open_page(browser, demo.url) as page,
     ):
         seed, tick = page.locator("#create-seed textarea"), page.locator("#create-new-seed input")
