@@ -8,30 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from caching_engine import PAGE, is_like, make_engine, whole
 from golden_cases import case_images, load_case
 from golden_check import check_trace
 from reuse_cases import num_common_tokens
 from safetensors.torch import load_file
 
-from kit.api import GenerationRequest, ImageEngine, SamplingParams, load_config
+from kit.api import GenerationRequest, ImageEngine, SamplingParams
 from kit.doctor.golden import case_request
 from kit.errors import CancelledError
 from kit.request import GenerationResult, StepEvent
-
-PAGE = 16
-PAGED = {
-    "diffusion_kv_mode": "paged_scheduler",
-    "diffusion_kv_max_rows_per_request": 2,
-    "diffusion_kv_page_size": PAGE,
-}
-
-
-def whole(num_tokens: int) -> int:
-    """Tokens of whole pages."""
-    return num_tokens // PAGE * PAGE
 
 
 @pytest.mark.parametrize(
@@ -74,11 +62,6 @@ def test_golden_cases_over_shared_pages(name: str, checkpoint: Path, tmp_path: P
     ]
 
 
-def make_engine(folder: Path, **stage: object) -> ImageEngine:
-    stage = {**PAGED, "enable_prefix_caching": True, **stage}
-    return ImageEngine(folder, load_config(folder, stage_overrides={"0": stage}))
-
-
 @pytest.fixture(scope="module")
 def engine(checkpoint: Path) -> Iterator[ImageEngine]:
     with make_engine(checkpoint) as running:
@@ -99,7 +82,7 @@ def request_with_reference() -> GenerationRequest:
 
 
 def same_picture(one: GenerationResult, other: GenerationResult) -> bool:
-    return int(np.abs(one.image.astype(int) - other.image).max()) <= 1
+    return is_like(one.image, other.image)
 
 
 def clear(engine: ImageEngine) -> None:

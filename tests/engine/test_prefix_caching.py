@@ -9,28 +9,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pytest
+from caching_engine import PAGE, is_like, make_engine, whole
 from engine_gate import PATIENCE_S, Gate
 from prometheus_client.parser import text_string_to_metric_families
 
-from kit.api import GenerationRequest, ImageEngine, SamplingParams, load_config
+from kit.api import GenerationRequest, ImageEngine, SamplingParams
 from kit.engine.kv_view import KVView
 
-P = 16
-CACHING = {
-    "diffusion_kv_mode": "paged_scheduler",
-    "diffusion_kv_max_rows_per_request": 2,
-    "diffusion_kv_page_size": P,
-    "enable_prefix_caching": True,
-}
 LONG = "a cat on a sofa in front of a window with a view of a quiet harbour at night, " * 2
 SYSTEM = "You draw what you are asked for, and nothing that nobody asked you to draw at all."
-
-
-def make_engine(checkpoint: Path, **stage: object) -> ImageEngine:
-    return ImageEngine(checkpoint, load_config(checkpoint, stage_overrides={"0": CACHING | stage}))
 
 
 def asked(prompt: str = LONG, *, seed: int = 1) -> GenerationRequest:
@@ -48,11 +36,6 @@ def counted(engine: ImageEngine) -> dict[str, float]:
     }
 
 
-def is_like(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> bool:
-    """Sums of another order end a level apart at most."""
-    return int(np.abs(one.astype(int) - other.astype(int)).max()) <= 1
-
-
 @pytest.fixture(scope="module")
 def engine(checkpoint: Path) -> Iterator[ImageEngine]:
     with make_engine(checkpoint) as running:
@@ -64,10 +47,6 @@ def plain(checkpoint: Path) -> Iterator[ImageEngine]:
     """Shares nothing."""
     with make_engine(checkpoint, enable_prefix_caching=False) as running:
         yield running
-
-
-def whole(tokens: int) -> int:
-    return tokens // P * P
 
 
 def test_later_requests_find_the_prefix_and_draw_the_same(
@@ -84,12 +63,12 @@ def test_later_requests_find_the_prefix_and_draw_the_same(
     assert counted(plain)["kit_prefix_cache_queries_total"] == 0
     first, second, other = (result.metrics for result in results)
     assert first.cached_tokens == 0
-    assert P < first.shared_tokens < first.prefix_tokens, "all but the prompt and what follows"
+    assert PAGE < first.shared_tokens < first.prefix_tokens, "all but the prompt and what follows"
     assert second.shared_tokens == other.shared_tokens == first.shared_tokens
     assert second.cached_tokens == whole(second.prefix_tokens)
     assert other.cached_tokens == whole(other.shared_tokens), "the words are others"
-    per_row = -(-(first.prefix_tokens + first.target_tokens) // P)
-    assert first.num_pages == 2 * per_row - first.shared_tokens // P
+    per_row = -(-(first.prefix_tokens + first.target_tokens) // PAGE)
+    assert first.num_pages == 2 * per_row - first.shared_tokens // PAGE
     assert second.num_pages == first.num_pages, "found pages are held, too"
     now = counted(engine)
     prefixes = [result.metrics.prefix_tokens for result in results]
@@ -133,7 +112,7 @@ def test_the_view_tells_shared_pages_and_cached_ones(checkpoint: Path) -> None:
         second.future.result(PATIENCE_S)
         [runs, waits] = view.requests
         assert (runs.state, waits.state) == ("running", "admitted")
-        num_shared = runs.shared_tokens // P
+        num_shared = runs.shared_tokens // PAGE
         for request in view.requests:
             assert request.cached_tokens == 0, "nothing was published when they were booked"
             tables = [[page.page for page in row] for row in request.rows]
@@ -149,7 +128,7 @@ def test_the_view_tells_shared_pages_and_cached_ones(checkpoint: Path) -> None:
 
 
 def test_evicted_pages_are_counted(engine: ImageEngine, checkpoint: Path) -> None:
-    per_row = -(-engine.preprocessor.prepare(asked()).rows.layout.kv_len // P)
+    per_row = -(-engine.preprocessor.prepare(asked()).rows.layout.kv_len // PAGE)
     pool_bytes = (2 * per_row + 1) * engine.kv_view().page_bytes
     with make_engine(checkpoint, kv_cache_memory_bytes=pool_bytes) as small:
         small.generate(asked())
