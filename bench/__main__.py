@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bench import agreement
@@ -21,12 +21,13 @@ from bench.registry import Context, Registry, Workload
 from bench.report import report
 from bench.runner import run_all
 from bench.verify import options_of, recorded_command
-from kit.errors import ConfigError, KitError
+from kit.errors import ConfigError, KitError, flag_error
+from kit.numerals import read_number
+from kit.telemetry.environment import num_usable_cpus
 
 _EXIT_CODES = {"ok": 0, "failed": 1, "refused": 2}
 _RESULTS = Path(__file__).parent / "results"
 _DEFAULT_REPEATS = 3
-_SOURCE = "the command line"
 
 
 def main(arguments: Sequence[str], registry: Registry) -> int:
@@ -69,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="PART",
         help="of a workload of several parts: run this one; may be repeated",
     )
-    _add_target(run_parser, "append")
+    _add_target(run_parser)
     compare_parser = commands.add_parser(
         "compare", help="compare two deployments or servers on a load, or two records"
     )
@@ -79,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     compare_parser.add_argument(
         "--pairs", type=_positive, help="requests asked of both sides (default: as the load says)"
     )
-    _add_target(compare_parser, "append")
+    _add_target(compare_parser)
     report_parser = commands.add_parser("report", help="print records as Markdown tables")
     report_parser.add_argument(
         "records", nargs="*", type=Path, metavar="RECORD", help="default: those that ship"
@@ -103,17 +104,17 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_target(parser: argparse.ArgumentParser, action: str) -> None:
+def _add_target(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("of a load", "`compare` takes one of the first two twice")
     group.add_argument(
         "--target",
-        action=action,
+        action="append",
         metavar="engine|URL",
         help="the engine, in this process (default), or an OpenAI-compatible images server; "
         "a key is read from KIT_API_KEY",
     )
     group.add_argument(
-        "--deploy-config", action=action, metavar="FILE", help="of the engine, as in `kit serve`"
+        "--deploy-config", action="append", metavar="FILE", help="of the engine, as in `kit serve`"
     )
     group.add_argument("--model", metavar="MODEL", help="of the engine (default: the shipped one)")
     parser.add_argument(
@@ -124,9 +125,10 @@ def _add_target(parser: argparse.ArgumentParser, action: str) -> None:
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    number = read_number(text)
+    if not isinstance(number, int) or number < 1:
         raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text!r}")
-    return int(text)
+    return number
 
 
 def _list(registry: Registry) -> int:
@@ -216,13 +218,11 @@ def _sides(options: argparse.Namespace, num: int) -> list[tuple[str, str | None]
     named = max(len(targets), len(deployments))
     fits = named == num and {len(targets), len(deployments)} <= {1, num}
     if not fits:
-        raise ConfigError(
+        raise flag_error(
             "--target, --deploy-config",
             f"must name {'two sides' if num == 2 else 'one side'}",
-            value=f"{len(options.target or [])} targets, {len(options.deploy_config or [])} "
-            "deployments",
-            source=_SOURCE,
-            remedy="give --target or --deploy-config once for `run` and twice for `compare`",
+            f"{len(options.target or [])} targets, {len(options.deploy_config or [])} deployments",
+            "give --target or --deploy-config once for `run` and twice for `compare`",
         )
     return [(targets[at % len(targets)], deployments[at % len(deployments)]) for at in range(num)]
 
@@ -237,9 +237,8 @@ def _run_load(
 def _compare_targets(
     context: Context, asked: Load, sides: list[tuple[str, str | None]], model: str | None
 ) -> Record:
-    baseline, candidate = sides
-    with open_target(*baseline, model) as one, open_target(*candidate, model) as other:
-        return compare(context, asked, one, other)
+    baseline, candidate = (partial(open_target, *side, model) for side in sides)
+    return compare(context, asked, baseline, candidate)
 
 
 def _compare_records(options: argparse.Namespace) -> int:
@@ -297,7 +296,7 @@ def _train_judge(options: argparse.Namespace, command: tuple[str, ...]) -> int:
         options.record,
         command=command,
         environment=capture(),
-        num_workers=len(os.sched_getaffinity(0)),
+        num_workers=num_usable_cpus(),
     )
     share = share_right(content["held_out"])
     print(f"right about {share:.2%} of drawn held-out pictures; record in {options.record}")
@@ -305,10 +304,8 @@ def _train_judge(options: argparse.Namespace, command: tuple[str, ...]) -> int:
 
 
 def _flag_error(flag: str, reason: str, options: argparse.Namespace) -> ConfigError:
-    value = getattr(options, flag)
-    return ConfigError(
-        f"--{flag.replace('_', '-')}", reason, value=value, source=_SOURCE, remedy="leave it out"
-    )
+    name = f"--{flag.replace('_', '-')}"
+    return flag_error(name, reason, getattr(options, flag), "leave it out")
 
 
 if __name__ == "__main__":

@@ -207,6 +207,7 @@ def shares(rows: Sequence[Row]) -> tuple[Share, ...]:
         share("edits: what is named changed", all_rows, "changed"),
         share("edits: the rest stayed", all_rows, "kept"),
         share("edits, squares", square, "edited"),
+        share("edits, other ratios", lambda row: not square(row), "edited"),
         *(share(f"edits: {name}", of_edit(kind), "edited") for kind, name in _EDIT_NAMES.items()),
         share("control: edited by the renderer", all_rows, "render_edited", 0.98),
         share("control: the source itself", all_rows, "source_edited", None, 0.02),

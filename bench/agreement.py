@@ -37,8 +37,9 @@ class Check:
 def check(first: Record, second: Record) -> list[Check]:
     """Hold two records against each other; raises ConfigError when they are not of the same thing.
 
-    Equality and hashes agree when they are equal. Ratios agree when their intervals overlap.
-    Times agree in the same way, and only where both come from the same kind of machine.
+    Equality and hashes agree when they are equal; other hashes where sums round otherwise tell
+    nothing. Ratios agree when their intervals overlap. Times agree in the same way, and only where
+    both come from the same kind of machine.
     """
     _check_comparable(first, second)
     checks = [Check("status", first.status, second.status, first.status == second.status)]
@@ -66,20 +67,16 @@ def environment_differences(first: Record, second: Record) -> list[str]:
         system, git = record.environment.system, record.environment.git
         told.append(
             {
-                "machine": machine(record),
-                "threads": system.torch.num_threads if system.torch else None,
                 "python": system.python,
                 "commit": git.commit[:7] + (", changed" if git.dirty else "") if git else None,
                 **{f"package {name}": version for name, version in system.packages.items()},
+                **_rounding(record),
                 **{name: setting.value for name, setting in record.config.items()},
                 **{n: value for n, value in record.parameters.items() if _is_identity(n)},
             }
         )
-    names = sorted(told[0].keys() | told[1].keys())
     return [
-        f"{name}: {told[0].get(name)} and {told[1].get(name)}"
-        for name in names
-        if told[0].get(name) != told[1].get(name)
+        f"{name}: {told[0].get(name)} and {told[1].get(name)}" for name in _names_that_differ(*told)
     ]
 
 
@@ -141,23 +138,37 @@ def _differences(
     return found
 
 
+def _rounding(record: Record) -> dict[str, object]:
+    """Return the surroundings that decide in which order sums are taken, and so how they round."""
+    torch = record.environment.system.torch
+    return {
+        "machine": machine(record),
+        "vector instructions": torch.cpu_capability if torch else None,
+        "threads": torch.num_threads if torch else None,
+        "package torch": torch.version if torch else None,
+    }
+
+
+def _names_that_differ(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
+    names = sorted(first.keys() | second.keys())
+    return [name for name in names if first.get(name) != second.get(name)]
+
+
 def _pictures(first: Record, second: Record) -> list[Check]:
     """Compare the hashes of the pictures of requests that both records hold."""
     found = []
+    other = _names_that_differ(_rounding(first), _rounding(second))
     for side in ("baseline", "candidate"):
         hashes = [_hashes(getattr(record, side)) for record in (first, second)]
         shared = hashes[0].keys() & hashes[1].keys()
         if not shared:
             continue
         same = sum(hashes[0][at] == hashes[1][at] for at in shared)
-        found.append(
-            Check(
-                f"{side}: pictures with equal pixels",
-                f"{len(shared)}",
-                f"{same}",
-                same == len(shared),
-            )
-        )
+        pair = (f"{side}: pictures with equal pixels", f"{len(shared)}", f"{same}")
+        if same < len(shared) and other:
+            found.append(Check(*pair, None, f"other {', '.join(other)}"))
+        else:
+            found.append(Check(*pair, same == len(shared)))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,6 +25,9 @@ from kit.pipeline.denoise import DenoiseLoop
 from kit.pipeline.graphs import StepGraphs
 from kit.request import ResolvedSampling
 from kit.tokenizer.layout import Layout, Rows
+
+MODES: Mapping[str, KVMode] = {"baseline": "dense_legacy", "candidate": "paged_scheduler"}
+"""By the side of a record."""
 
 CARD = torch.device("cuda", 0)
 NUM_ROWS = 2
@@ -98,6 +101,18 @@ def make_loop(
     kv, allocation = open_kv(model.config, kv_mode, layout, page_size, device=model.device)
     graphs = StepGraphs(model) if use_graphs else None
     return DenoiseLoop(model, kv, bench_run(layout, allocation, num_steps), None, graphs)
+
+
+def make_loops(
+    model: HunyuanImage3, layout: Layout, *, page_size: int, num_steps: int, use_graphs: bool = True
+) -> dict[str, DenoiseLoop]:
+    """Prepare the same request in both modes, by side."""
+    return {
+        side: make_loop(
+            model, mode, layout, page_size=page_size, num_steps=num_steps, use_graphs=use_graphs
+        )
+        for side, mode in MODES.items()
+    }
 
 
 def bench_run(layout: Layout, allocation: KVAllocation | None, num_steps: int) -> RunRequest:

@@ -20,10 +20,7 @@ def the_card() -> torch.device:
 
 def seconds(run: Callable[[], object], calls: int = 1) -> float:
     """Return the seconds that the card takes for one of `calls` calls in a row."""
-    start, end = (
-        torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        for _ in range(2)
-    )
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(calls):
         run()
@@ -67,7 +64,7 @@ class Replay:
 
     def __init__(self, run: Callable[[], Tensor]) -> None:
         self._run = run  # keeps the tensors alive whose addresses the graph holds
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):  # libraries load kernels and choose algorithms at first use

@@ -36,11 +36,11 @@ class DemoProcess:
             self._end()
             raise ServerProcessError("kit demo shows no page:\n" + "\n".join(self.lines))
 
-    def server_url(self, name: str = "paged") -> str:
-        """Return the URL of a server that it has started."""
-        found = re.search(rf"^{name} \| .*serving .* on (http://\S+)", self.log, re.MULTILINE)
+    def server_url(self) -> str:
+        """Return the URL of the paged server that it has started."""
+        found = re.search(r"^paged \| .*serving .* on (http://\S+)", self.log, re.MULTILINE)
         if found is None:
-            raise ServerProcessError(f"kit demo names no server {name}:\n{self.log}")
+            raise ServerProcessError(f"kit demo names no paged server:\n{self.log}")
         return found[1]
 
     @property

@@ -12,12 +12,12 @@ from itertools import pairwise
 import numpy as np
 from tqdm import tqdm
 
-from bench.harness.compare import compared_columns, measure_pairs, pair_ratios
+from bench.harness.compare import compared_columns, measure_pairs, requests_of
 from bench.harness.equality import check_equality
 from bench.harness.jobs import Job, kinds_of
 from bench.harness.load import Load
 from bench.harness.target import Answer, Evidence, Target, TargetInfo
-from bench.records import Measurement, Ratio, Record, Row, summarise
+from bench.records import Measurement, Ratio, Record, Row, pair_ratios, summarise
 from bench.registry import Context
 from bench.statistics import overlap
 from kit.kv.geometry import KVGeometry
@@ -100,7 +100,7 @@ class PageBooking:
 
 def trial(load: Load, baseline: Target, candidate: Target) -> Ratio:
     """Measure two targets as `compare` does; returns the latencies' ratio with its verdict."""
-    pairs = measure_pairs(load, baseline, candidate)
+    pairs = measure_pairs(load, requests_of(load), baseline, candidate)
     assert "latency_s" in compared_columns(pairs), "every row has it"
     return summarise(
         Measurement("baseline", pairs.baseline),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from bench.cuda_model import NUM_ROWS, bench_run
+from bench.cuda_model import MODES, NUM_ROWS, bench_run
 from bench.cuda_timing import relative_error, seconds_on
 from kit.attention.base import KVBackend
 from kit.attention.registry import create_backend
@@ -29,9 +29,6 @@ from kit.pipeline.denoise import DenoiseLoop
 from kit.pipeline.graphs import StepGraphs
 from kit.pipeline.rows import share_rows
 from kit.tokenizer.layout import Layout
-
-MODES: Mapping[str, KVMode] = {"baseline": "dense_legacy", "candidate": "paged_scheduler"}
-"""By the side of a record."""
 
 
 @dataclass(frozen=True)

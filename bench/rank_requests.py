@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bench.cuda_model import MODES
 from bench.cuda_timing import matmul_flops, warm_up
 from bench.rank_image import draw, same_decoder
 from bench.rank_model import (
-    MODES,
     Requests,
     Setting,
     error_against_one_rank,

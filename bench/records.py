@@ -72,8 +72,15 @@ class EqualityCheck:
     seen: float
     equal: bool
 
+    @classmethod
+    def of(cls, compared: str, *, limit: float, seen: float) -> Self:
+        """Return the check of a difference that was seen."""
+        return cls(compared, limit, seen, equal=seen <= limit)
+
     @model_validator(mode="after")
     def _follows(self) -> Self:
+        if self.seen < 0:
+            raise ValueError(f"seen is {self.seen}, and no difference is below 0")
         if self.equal != (self.seen <= self.limit):
             raise ValueError(f"equal is {self.equal}, but seen {self.seen}, limit {self.limit}")
         return self
@@ -190,6 +197,14 @@ class Record:
             raise ValueError("equality.equal: a record with status ok has equal sides")
         if not self.summary:
             raise ValueError("summary: a record with status ok has at least one ratio")
+
+
+def pair_ratios(columns: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    """Return the ratios of a comparison: each cost of the candidate over the baseline's."""
+    return {
+        column.removesuffix("_s"): (f"candidate.{column}", f"baseline.{column}")
+        for column in columns
+    }
 
 
 def summarise(

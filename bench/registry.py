@@ -28,10 +28,9 @@ from bench.records import (
     Record,
     summarise,
 )
-from kit.errors import ConfigError
+from kit.errors import ConfigError, flag_error
 
 WORKLOADS = "bench.workloads"
-_SOURCE = "the command line"
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ class Registry:
             docstring = ast.get_docstring(ast.parse(file.read()))
         return docstring.splitlines()[0] if docstring else ""
 
-    def check_name(self, name: str, loads: Sequence[str] = ()) -> None:
+    def check_name(self, name: str, loads: Sequence[str]) -> None:
         """Raise ConfigError for a name that is neither a workload's nor one of `loads`."""
         names = (*self.names(), *loads)
         if name not in names:
@@ -147,9 +146,7 @@ class Registry:
         for part in asked:
             if part not in parts:
                 remedy = f"known are {', '.join(parts)}" if parts else "it has none: leave it out"
-                raise ConfigError(
-                    "--only", f"{name} has no such part", value=part, source=_SOURCE, remedy=remedy
-                )
+                raise flag_error("--only", f"{name} has no such part", part, remedy)
 
     def load(self, name: str) -> Workload:
         """Import a workload of a known name."""

@@ -11,12 +11,16 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kit.errors import KitError
+
+PAGED = ("--deploy-config", "hunyuan_image3_paged.yaml")
 
 PATIENCE_S = 120
 """How long the server gets for what it must do; a busy machine may be slow."""
@@ -114,6 +118,14 @@ class ServerProcess:
             self.process.kill()
             self.process.wait(PATIENCE_S)
         self._log.close()
+
+
+@contextmanager
+def ready_server(*flags: str, env: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
+    """Run a server whose weights are loaded; its log goes with it."""
+    with TemporaryDirectory() as folder, ServerProcess(Path(folder, "log"), *flags, env=env) as one:
+        one.wait_until_ready()
+        yield one
 
 
 def fetch(request: urllib.request.Request) -> tuple[int, str]:

@@ -103,32 +103,30 @@ def train_shape_net(
     labels: NDArray[np.int64],
     *,
     seed: int,
-    num_steps: int = 700,
+    num_steps: int,
     batch_size: int = 128,
-    device: str = "cpu",
-    on_step: Callable[[int, float], object] | None = None,
+    on_step: Callable[[int, float], object],
 ) -> ShapeNet:
     """Train on crops [N, 80, 80, 3] with labels [N] into CLASSES; returns the net in eval mode.
 
     `on_step` is given each step's number and its loss.
     """
     torch.manual_seed(seed)
-    random = torch.Generator(device).manual_seed(seed)
-    net = ShapeNet().to(device)
+    random = torch.Generator().manual_seed(seed)
+    net = ShapeNet()
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, num_steps, pct_start=0.15)
-    all_pixels = torch.from_numpy(crops).to(device).permute(0, 3, 1, 2)
-    all_labels = torch.from_numpy(labels).to(device)
+    all_pixels = torch.from_numpy(crops).permute(0, 3, 1, 2)
+    all_labels = torch.from_numpy(labels)
     for step in range(num_steps):
-        at = torch.randint(len(labels), (batch_size,), generator=random, device=device)
+        at = torch.randint(len(labels), (batch_size,), generator=random)
         logits = net(_augmented(all_pixels[at].float() / 255, random))
         loss = F.cross_entropy(logits, all_labels[at], label_smoothing=0.05)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         schedule.step()
-        if on_step is not None:
-            on_step(step, loss.item())
+        on_step(step, loss.item())
     return net.eval()
 
 
@@ -136,11 +134,11 @@ def save_shape_net(net: ShapeNet, path: Path) -> None:
     save_file({name: value.contiguous() for name, value in net.state_dict().items()}, path)
 
 
-def load_shape_net(path: Path, device: str = "cpu") -> ShapeNet:
+def load_shape_net(path: Path) -> ShapeNet:
     """Load what `save_shape_net` wrote, in eval mode."""
     net = ShapeNet()
     net.load_state_dict(load_file(path))
-    return net.eval().to(device)
+    return net.eval()
 
 
 def degraded(picture: NDArray[np.uint8], draw: np.random.Generator) -> NDArray[np.uint8]:
@@ -231,7 +229,7 @@ def _augmented(pixels: Tensor, random: torch.Generator) -> Tensor:
     batch, device = len(pixels), pixels.device
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
-        return low + (high - low) * torch.rand(shape, generator=random, device=device)
+        return low + (high - low) * torch.rand(shape, generator=random)
 
     scale = _INPUT / _CROP
     transform = torch.zeros(batch, 2, 3, device=device)
@@ -240,10 +238,10 @@ def _augmented(pixels: Tensor, random: torch.Generator) -> Tensor:
     transform[:, :, 2] = uniform(-0.1, 0.1, batch, 2)
     grid = F.affine_grid(transform, [batch, 3, _INPUT, _INPUT], align_corners=False)
     pixels = F.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
-    if torch.rand((), generator=random, device=device) < 0.4:
+    if torch.rand((), generator=random) < 0.4:
         coarse = int(uniform(24, 60).item())
         pixels = F.interpolate(pixels, size=(coarse, coarse), mode="area")
         pixels = F.interpolate(pixels, size=(_INPUT, _INPUT), mode="bilinear")
     pixels = pixels * uniform(0.85, 1.15, batch, 3, 1, 1) + uniform(-0.06, 0.06, batch, 3, 1, 1)
-    noise = torch.randn(pixels.shape, generator=random, device=device)
+    noise = torch.randn(pixels.shape, generator=random)
     return (pixels + noise * uniform(0, 0.04, batch, 1, 1, 1)).clamp(0, 1)

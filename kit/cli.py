@@ -16,6 +16,7 @@ from kit.commands.demo import add_flags as add_demo_flags
 from kit.commands.demo import demo
 from kit.commands.deployment import model_folder, resolve, show
 from kit.commands.foreign_flags import explain
+from kit.commands.numbers import integer, number
 from kit.commands.output import check_writable
 from kit.commands.plan import add_flags as add_plan_flags
 from kit.commands.plan import plan
@@ -46,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code (2: the caller must change something)."""
     args = build_parser().parse_args(argv)
     try:
-        return int(args.run(args))
+        code = int(args.run(args))
+        print(end="", flush=True)
+        return code
     except KitError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -57,6 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Who read the output left, as `head` does; Python would complain again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # a disk that is full, a file that went away
+        print(f"error: {error}", file=sys.stderr)
+        return 1
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -88,9 +94,9 @@ def _add_deployment(parser: argparse.ArgumentParser) -> None:
         "--stage-overrides", metavar="JSON", help='e.g. \'{"0": {"max_num_seqs": 1}}\''
     )
     group.add_argument("--dtype", choices=("auto", "float32", "bfloat16"))
-    group.add_argument("--gpu-memory-utilization", type=float, metavar="FRACTION")
-    group.add_argument("--kv-cache-memory-bytes", type=int, metavar="BYTES")
-    group.add_argument("--max-num-seqs", type=int, metavar="N")
+    group.add_argument("--gpu-memory-utilization", type=number, metavar="FRACTION")
+    group.add_argument("--kv-cache-memory-bytes", type=integer, metavar="BYTES")
+    group.add_argument("--max-num-seqs", type=integer, metavar="N")
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -126,21 +132,23 @@ def _add_generate(commands: Any) -> None:
         help=".png, .jpg or .webp (default: image.png)",
     )
     parser.add_argument(
-        "--quality", type=int, metavar="0-100", help="of jpg and webp (default: 95)"
+        "--quality", type=integer, metavar="0-100", help="of jpg and webp (default: 95)"
     )
     _add_model(parser)
     group = parser.add_argument_group("request")
     _add_image(group, "reference image; give it again for a second and a third")
     group.add_argument("--size", metavar="WIDTHxHEIGHT|auto")
-    group.add_argument("--height", type=int)
-    group.add_argument("--width", type=int)
-    group.add_argument("--steps", type=int, dest="num_inference_steps")
-    group.add_argument("--guidance", type=float, dest="guidance_scale")
-    group.add_argument("--seed", type=int)
+    group.add_argument("--height", type=integer)
+    group.add_argument("--width", type=integer)
+    group.add_argument("--steps", type=integer, dest="num_inference_steps")
+    group.add_argument("--guidance", type=number, dest="guidance_scale")
+    group.add_argument("--seed", type=integer)
     group.add_argument(
-        "--reference-seed", type=int, help="of the latents of reference images (default: --seed)"
+        "--reference-seed",
+        type=integer,
+        help="of the latents of reference images (default: --seed)",
     )
-    group.add_argument("--flow-shift", type=float)
+    group.add_argument("--flow-shift", type=number)
     group.add_argument("--template", choices=("pretrain", "instruct"))
     group.add_argument("--system-prompt", metavar="TEXT")
     group.add_argument("--cot", dest="cot_text", metavar="TEXT")

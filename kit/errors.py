@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+_MAX_VALUE_CHARS = 1000
+
 
 class KitError(Exception):
     """Root of all errors the kit raises on purpose."""
@@ -28,8 +30,18 @@ class ConfigError(KitError):
     ) -> None:
         self.field, self.reason, self.value = field, reason, value
         self.source, self.remedy = source, remedy
-        got = f" (got {value!r}{f', set by {source}' if source else ''})"
+        got = ""
+        if value is not None or source:
+            shown = repr(value)
+            if len(shown) > _MAX_VALUE_CHARS:
+                shown = f"{shown[:_MAX_VALUE_CHARS]}... of {len(shown)} characters"
+            got = f" (got {shown}{f', set by {source}' if source else ''})"
         super().__init__(f"{field}: {reason}{got}{f'; {remedy}' if remedy else ''}")
+
+
+def flag_error(flag: str, reason: str, value: object, remedy: str) -> ConfigError:
+    """Return the error of a flag or an argument of the command line."""
+    return ConfigError(flag, reason, value=value, source="the command line", remedy=remedy)
 
 
 class CheckpointError(KitError):

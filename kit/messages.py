@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -188,6 +188,9 @@ class Failure:
     details: Mapping[str, str | int | float | None]
     """Its plain attributes."""
 
+
+IsCancelled = Callable[[], bool]
+"""Whether the request must not make another step; looked at between steps."""
 
 ToRank = StartRank | RunRequest | Tick | StopRun | Shutdown
 FromRank = Loaded | StepEvent | RunResult | Failure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -285,3 +285,7 @@ class StepEvent:
     preview: npt.NDArray[np.uint8] | None = None
     """uint8 [height, width, 3], RGB: what the image would be if this step's direction held to the
     end. None for a step without a preview."""
+
+
+OnStep = Callable[[StepEvent], None]
+"""Is told of each step, on the thread that runs the request."""

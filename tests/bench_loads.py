@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from bench.harness.jobs import Job
 from bench.harness.load import Closed, Load
-from bench.harness.target import Answer, Evidence, TargetInfo, pixels_sha256
+from bench.harness.target import Answer, Evidence, OpenTarget, Target, TargetInfo, pixels_sha256
 
 SMALL = Load(
     about="For tests.",
@@ -29,6 +30,11 @@ def small_load(**changes: Any) -> Load:
     """The small load with changes."""
     content = {name: getattr(SMALL, name) for name in SMALL.__dataclass_fields__}
     return Load(**{**content, **changes})
+
+
+def opened(target: Target) -> OpenTarget:
+    """Opens what is open, and leaves it so."""
+    return lambda: nullcontext(target)
 
 
 @dataclass

@@ -12,6 +12,8 @@ import pytest
 import torch
 from golden_cases import GOLDEN, PACKAGE
 
+from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
+
 
 def pytest_configure() -> None:
     """Compute on one thread here and in every process that a test starts.
@@ -43,6 +45,17 @@ def distil_checkpoint(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path
             if not (folder / target).exists():
                 shutil.copy(checkpoint / shard, folder / target)
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def text_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped checkpoint with a template in which reference images have no place."""
+    folder = tmp_path_factory.mktemp("text") / DEFAULT_CHECKPOINT.name
+    shutil.copytree(DEFAULT_CHECKPOINT, folder)
+    path = folder / "generation_config.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "sequence_template": "pretrain"}))
     return folder
 
 

@@ -103,10 +103,7 @@ def _attend_contiguous(query: Tensor, key: Tensor, value: Tensor, given: dict[st
     need("block_size" not in given, "block_size goes with pages")
     need(key.dim() == 3 and key.shape == value.shape, "BSH: keys and values are [B, S, K*D]")
     need(key.shape[0] == B and key.shape[2] == K * D, f"BSH: keys of {B} rows of {K * D} elements")
-    lens, kv_lens = (given.get(f"actual_seq_lengths{which}") for which in ("", "_kv"))
-    need(lens is not None and kv_lens is not None, "both length lists are given")
-    lens, kv_lens = list(lens), list(kv_lens)
-    need(all(type(x) is int and x >= 0 for x in lens + kv_lens), "lengths are host ints >= 0")
+    lens, kv_lens = _both_lengths(given)
     need(len(lens) == len(kv_lens) == B, "a length of each row")
     need(lens == [T] * B, f"BSH: query lengths, not ends; the rows have {T}")
     need(max(kv_lens) <= key.shape[1], f"BSH: key lengths, not ends; the rows have {key.shape[1]}")
@@ -203,11 +200,16 @@ def _attend_pages(query: Tensor, key: Tensor, value: Tensor, given: dict[str, An
     return out
 
 
+def _both_lengths(given: dict[str, Any]) -> tuple[list[int], list[int]]:
+    names = ("actual_seq_lengths", "actual_seq_lengths_kv")
+    need(all(given.get(name) is not None for name in names), "both length lists are given")
+    lens, kv_lens = (list(given[name]) for name in names)
+    need(all(type(x) is int and x >= 0 for x in lens + kv_lens), "lengths are host ints >= 0")
+    return lens, kv_lens
+
+
 def _lengths(given: dict[str, Any], num_queries: int) -> tuple[list[int], list[int]]:
-    ends, kv_lens = given.get("actual_seq_lengths"), given.get("actual_seq_lengths_kv")
-    need(ends is not None and kv_lens is not None, "both length lists are given")
-    ends, kv_lens = list(ends), list(kv_lens)
-    need(all(type(x) is int and x >= 0 for x in ends + kv_lens), "lengths are host ints >= 0")
+    ends, kv_lens = _both_lengths(given)
     need(0 < len(ends) <= 4096 and len(kv_lens) == len(ends), "at most 4096 rows, both lists alike")
     need(ends == sorted(ends), "query lengths are cumulative")
     need(ends[-1] == num_queries, f"last query length {ends[-1]}, the query has {num_queries}")

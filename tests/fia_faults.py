@@ -51,7 +51,7 @@ def writes(change: Callable[[list[Any]], object]) -> Plant:
 
     def plant(operators: Operators) -> Operators:
         def write(*given: Tensor, **others: Any) -> None:
-            changed = [*given, others]
+            changed: list[Any] = [*given, others]
             change(changed)
             operators.write(*changed[:5], **changed[5])
 
@@ -104,7 +104,7 @@ def keys(change: Callable[[int], int]) -> Plant:
 
 
 def four_axes(pages: Tensor, q: Tensor) -> Tensor:
-    return pages.unflatten(-1, (-1, q.shape[-1]))
+    return pages.view(*pages.shape[:-1], -1, q.shape[-1])
 
 
 def spread(x: Tensor) -> Tensor:

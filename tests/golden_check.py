@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -36,7 +38,7 @@ def check_trace(
         elif value.dim() > 1:
             value = value[index : index + 1]
         torch.testing.assert_close(
-            seen[key], value, atol=LIMIT, rtol=0, msg=lambda m, k=key: f"{k}: {m}"
+            seen[key], value, atol=LIMIT, rtol=0, msg=partial("{}: {}".format, key)
         )
         compared += 1
     assert compared >= 3 * wanted["timesteps"].numel()

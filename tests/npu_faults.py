@@ -36,7 +36,7 @@ def lost(right: Any, *given: Any, **named: Any) -> Any:
     return out * torch.nan if isinstance(out, Tensor) else (out[0] * torch.nan, *out[1:])
 
 
-def gate_second(right: Any, x: Tensor) -> Tensor:
+def gate_second(right: Callable[..., Tensor], x: Tensor) -> Tensor:
     return right(x.roll(x.shape[-1] // 2, dims=-1))
 
 

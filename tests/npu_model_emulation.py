@@ -189,5 +189,5 @@ def unpermute(
     assert probs is not None
     need(probs.dtype == permuted_tokens.dtype, "rows and weights of one dtype")
     need(probs.numel() == len(permuted_tokens) and probs.shape[1] <= 512, "a weight for each row")
-    rows = permuted_tokens[sorted_indices.long()].float().unflatten(0, probs.shape)
+    rows: Tensor = permuted_tokens[sorted_indices.long()].float().unflatten(0, probs.shape)
     return (rows * probs.float()[..., None]).sum(1).to(permuted_tokens.dtype)

@@ -72,6 +72,8 @@ def with_sync(url: str) -> dict[str, Any]:
         seen["images_metrics"] = sorted(images.model_extra["metrics"])
         seen["images_usage"] = images.usage.total_tokens
         seen["images_request_id"] = images._request_id
+        edited = client.images.edit(prompt=PROMPT, image=("a.png", png()), extra_body=FIELDS)
+        seen["edit"] = [picture(image.b64_json) for image in edited.data]
         stream = client.images.generate(
             model=MODEL, prompt=PROMPT, stream=True, partial_images=1, extra_body=FIELDS
         )
@@ -123,8 +125,8 @@ FAILING: dict[str, Any] = {
         model=MODEL, messages=MESSAGES, extra_body={"num_steps": 3}
     ),
     "unknown model": lambda client: client.images.generate(model="gpt-image-1", prompt=PROMPT),
-    "one image": lambda client: client.images.edit(
-        model=MODEL, prompt=PROMPT, image=("a.png", png()), extra_body={"seed": 3}
+    "broken image": lambda client: client.images.edit(
+        model=MODEL, prompt=PROMPT, image=("a.png", png()[:40]), extra_body={"seed": 3}
     ),
     "two images and a mask": lambda client: client.images.edit(
         model=MODEL,
@@ -138,6 +140,9 @@ FAILING: dict[str, Any] = {
     "no image": lambda client: client.images.edit(model=MODEL, prompt=PROMPT, image=[]),
     "wrong field of an edit": lambda client: client.images.edit(
         model=MODEL, prompt=PROMPT, image=("a.png", png()), extra_body={"url": ["http://x/y"]}
+    ),
+    "number of an edit": lambda client: client.images.edit(
+        model=MODEL, prompt=PROMPT, image=("a.png", png()), extra_body={"seed": "07"}
     ),
     "variation": lambda client: client.images.create_variation(image=("a.png", png())),
     "deadline": lambda client: client.with_options(max_retries=2).images.generate(
@@ -178,10 +183,8 @@ async def with_async(url: str) -> dict[str, Any]:
             model=MODEL, prompt=PROMPT, stream=True, extra_body=FIELDS
         )
         seen["image_stream"] = [(event.type, picture(event.b64_json)) async for event in stream]
-        try:
-            await client.images.edit(model=MODEL, prompt=PROMPT, image=("a.png", png()))
-        except openai.OpenAIError as error:
-            seen["edit"] = failure(error)
+        edited = await client.images.edit(prompt=PROMPT, image=("a.png", png()), extra_body=FIELDS)
+        seen["edit"] = [picture(image.b64_json) for image in edited.data]
         try:
             await client.with_options(timeout=0.3).images.generate(
                 model=MODEL, prompt=PROMPT, extra_body={"num_inference_steps": 1000}

@@ -1,6 +1,8 @@
 """Draw held-out captions with a checkpoint, as the engine draws them, side by side on one PNG.
 
-usage: contact_sheet.py CHECKPOINT FILE [--seed N]
+usage: contact_sheet.py CHECKPOINT FILE [--edits] [--seed N]
+
+With --edits held-out edits, each right of its source.
 """
 
 from __future__ import annotations
@@ -8,33 +10,52 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from bench.adherence import EditTask
+from bench.workloads.adherence import edit_picture
 from kit.api import GenerationRequest, ImageEngine, SamplingParams, load_config
-from kit.checkpoint.evaluation import FAMILIES, evaluation_captions
+from kit.checkpoint.evaluation import (
+    FAMILIES,
+    JUDGED_EDITS,
+    evaluation_captions,
+    evaluation_edits,
+)
+from kit.checkpoint.render import render
 
-PER_FAMILY, COLUMNS = 3, 6
+PER_FAMILY, PER_KIND, COLUMNS = 3, 2, 6
 SIDE, TEXT_HEIGHT, GAP = 160, 32, 6
 LINE_LENGTH = 31
 
 
-def captions(seed: int) -> list[str]:
-    """A few captions of every family that adherence is judged on; training never saw any."""
-    return [c.text for f in FAMILIES for c in evaluation_captions(f, PER_FAMILY, seed=seed)]
+def draw_captions(engine: ImageEngine, seed: int) -> Iterator[tuple[NDArray[np.uint8], str]]:
+    """Draw a few captions of every family that adherence is judged on; training never saw any."""
+    texts = [c.text for f in FAMILIES for c in evaluation_captions(f, PER_FAMILY, seed=seed)]
+    for at, text in enumerate(texts):
+        request = GenerationRequest(text, SamplingParams(seed=seed + at))
+        yield engine.generate(request).image, text
 
 
-def sheet(pictures: Sequence[NDArray[np.uint8]], texts: Sequence[str]) -> Image.Image:
-    """Lay out pictures with their captions below, row by row."""
-    rows = -(-len(pictures) // COLUMNS)
+def draw_edits(engine: ImageEngine, seed: int) -> Iterator[tuple[NDArray[np.uint8], str]]:
+    """Make a few edits of every kind that adherence is judged on; yields the source before each."""
+    edits = [e for kind in JUDGED_EDITS for e in evaluation_edits(kind, PER_KIND, seed=seed)]
+    for at, one in enumerate(edits):
+        yield render(one.edit.source), ""
+        yield edit_picture(engine, EditTask(one, seed + at)).image, one.text
+
+
+def sheet(drawn: Sequence[tuple[NDArray[np.uint8], str]]) -> Image.Image:
+    """Lay out pictures with their texts below, row by row."""
+    rows = -(-len(drawn) // COLUMNS)
     width, height = COLUMNS * (SIDE + GAP) + GAP, rows * (SIDE + TEXT_HEIGHT + GAP) + GAP
     canvas = Image.new("RGB", (width, height), "white")
     draw, font = ImageDraw.Draw(canvas), ImageFont.load_default(9)
-    for at, (picture, text) in enumerate(zip(pictures, texts, strict=True)):
+    for at, (picture, text) in enumerate(drawn):
         x = GAP + at % COLUMNS * (SIDE + GAP)
         y = GAP + at // COLUMNS * (SIDE + TEXT_HEIGHT + GAP)
         small = Image.fromarray(picture).resize((SIDE, SIDE), Image.Resampling.LANCZOS)
@@ -48,15 +69,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="contact_sheet.py")
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("file", type=Path)
+    parser.add_argument("--edits", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
-    texts = captions(options.seed)
-    pictures = []
     with ImageEngine(options.checkpoint, load_config(options.checkpoint)) as engine:
-        for at, text in enumerate(texts):
-            request = GenerationRequest(text, SamplingParams(seed=options.seed + at))
-            pictures.append(engine.generate(request).image)
-    sheet(pictures, texts).save(options.file, optimize=True)
+        draw = draw_edits if options.edits else draw_captions
+        drawn = list(draw(engine, options.seed))
+    sheet(drawn).save(options.file, optimize=True)
     return 0
 
 

@@ -19,9 +19,11 @@ from playwright.sync_api import Page
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from browser_page import open_browser, open_page, open_tab, start_demo, wait_for_state  # noqa: E402
+from browser_page import open_browser, open_page, open_tab, wait_for_state  # noqa: E402
 
-PROMPT = "a blue cup to the left of a green apple"
+from bench.demo_process import DemoProcess  # noqa: E402
+from kit.demo.examples import EDIT_PROMPT, PROMPTS  # noqa: E402
+
 WIDTHS = (1440, 768, 360)
 NUM_COLORS = 255
 MAX_HEIGHT = 1400
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     folder, names = Path(arguments[0]), arguments[1:]
     folder.mkdir(parents=True, exist_ok=True)
-    with start_demo("--server-port", "0") as demo, open_browser() as browser:
+    with DemoProcess("--server-port", "0") as demo, open_browser() as browser:
         for scheme in ("light", "dark"):
             with open_page(browser, demo.url, dark=scheme == "dark") as page:
                 for tab in use_tabs(page):
@@ -57,11 +59,15 @@ def use_tabs(page: Page) -> Iterator[str]:
     page.locator("#create-new-seed input").uncheck()
     page.click("#create-button")
     page.wait_for_selector(".kit-card")
-    page.locator("#create-prompt textarea").fill(PROMPT)
+    page.click("[data-reuse]")
+    page.wait_for_selector("#create-images img")
+    page.locator("#create-prompt textarea").fill(EDIT_PROMPT)
     page.click("#create-button")
-    page.wait_for_selector('.kit-card img[alt^="a blue cup"]')
+    page.wait_for_selector(f'.kit-card img[alt^="{EDIT_PROMPT}"]')
     wait_for_state(page, "ready")
     yield "create"
+    page.get_by_role("button", name=PROMPTS[-1]).click()
+    page.wait_for_selector("#create-images img", state="detached")
     page.locator("#create-steps input").fill("80")
     page.click("#create-button")
     open_tab(page, "Pages")

@@ -2,8 +2,8 @@
 
 usage: run_tier.py NAME [pytest arguments]
 
-pytest's report goes to build/tiers/NAME.xml, the tier's one line to standard output and to
-build/tiers/NAME.txt.
+pytest prints its slowest tests; its report goes to build/tiers/NAME.xml, the tier's one line to
+standard output and to build/tiers/NAME.txt.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 REPORTS = Path("build/tiers")
 NO_TESTS_COLLECTED = 5  # pytest's exit code
+SLOWEST_SHOWN = 15
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ def main(arguments: list[str]) -> int:
     report.unlink(missing_ok=True)
 
     start_s = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *pytest_arguments]
+    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}"]
+    command += [f"--durations={SLOWEST_SHOWN}", *pytest_arguments]
     code = subprocess.run(command, check=False).returncode
     duration_s = time.monotonic() - start_s
 

@@ -4,10 +4,13 @@ A pair is one request asked of both, the second pair in the other order, and so 
 and what hits the first or the second of a pair, cancels. Before each pair comes one with the
 baseline on both sides: the noise, which holds all that is not the candidate, at the same time.
 Taken as a block before the comparison it missed what became busy later.
+Half-way both are opened anew in the other order: the same engine is some per cent slower or faster
+by when it was loaded, as it got other memory.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from collections.abc import Mapping
@@ -21,12 +24,10 @@ from bench.harness.equality import check_equality
 from bench.harness.jobs import Job, job, kinds_of
 from bench.harness.load import Closed, Load
 from bench.harness.measure import largest_of
-from bench.harness.target import COSTS, Target, TargetInfo
-from bench.records import AGAIN, ConfigValue, EqualityCheck, Measurement, Record, Row
+from bench.harness.target import COSTS, OpenTarget, Target, TargetInfo
+from bench.records import AGAIN, ConfigValue, EqualityCheck, Measurement, Record, Row, pair_ratios
 from bench.registry import Context
 from kit.errors import ConfigError, KitError
-
-DEFAULT_PAIRS = 10
 
 
 class RequestFailedError(KitError):
@@ -37,9 +38,16 @@ class RequestFailedError(KitError):
 class Pairs:
     """What was measured in turn."""
 
-    noise: tuple[Row, ...]
-    baseline: tuple[Row, ...]
-    candidate: tuple[Row, ...]
+    noise: tuple[Row, ...] = ()
+    baseline: tuple[Row, ...] = ()
+    candidate: tuple[Row, ...] = ()
+
+    def __add__(self, later: Pairs) -> Pairs:
+        return Pairs(
+            self.noise + later.noise,
+            self.baseline + later.baseline,
+            self.candidate + later.candidate,
+        )
 
 
 def check_comparable(load: Load) -> None:
@@ -58,8 +66,8 @@ def check_comparable(load: Load) -> None:
 def compare(
     context: Context,
     load: Load,
-    baseline: Target,
-    candidate: Target,
+    open_baseline: OpenTarget,
+    open_candidate: OpenTarget,
     parameters: Mapping[str, JsonValue] | None = None,
 ) -> Record:
     """Compare two targets in `load.requests` pairs, with as many for the noise between them.
@@ -67,30 +75,45 @@ def compare(
     Raises ConfigError as check_comparable; RequestFailedError when a request fails.
     """
     check_comparable(load)
-    infos = (baseline.describe(), candidate.describe())
-    equality = check_equality(baseline, candidate, kinds_of(load))
+    requests = requests_of(load)
+    half = math.ceil(len(requests) / 2)
     load_before = os.getloadavg()[0]
-    pairs = measure_pairs(load, baseline, candidate) if equality.equal else Pairs((), (), ())
+    with open_baseline() as baseline, open_candidate() as candidate:
+        infos = (baseline.describe(), candidate.describe())
+        equality = check_equality(baseline, candidate, kinds_of(load))
+        pairs = Pairs()
+        if equality.equal:
+            pairs += measure_pairs(load, requests[:half], baseline, candidate)
+        facts = (baseline.facts(), candidate.facts())
+    if equality.equal and requests[half:]:
+        with open_candidate() as candidate, open_baseline() as baseline:
+            pairs += measure_pairs(load, requests[half:], baseline, candidate)
     asked: dict[str, JsonValue] = {
         "load": load.as_json(),
         "prompts_sha256": load.prompts_sha256,
-        "order": "a pair of the noise, a pair of the comparison; every second one in reverse",
+        "order": "a pair of the noise, a pair of the comparison; every second one in reverse; "
+        "both opened anew for the second half, in the other order",
         "load_average_1min": [load_before, os.getloadavg()[0]],
         **_targets(infos),
         **(parameters or {}),
     }
-    findings = {} if not equality.equal else _findings(pairs, baseline, candidate)
+    findings = _findings(pairs, facts) if equality.equal else {}
     return _record(context, infos, equality, pairs, asked, findings)
 
 
-def measure_pairs(load: Load, baseline: Target, candidate: Target) -> Pairs:
-    """Warm both up, then take noise and comparison in turn; raises RequestFailedError."""
+def requests_of(load: Load) -> range:
+    """Return the indices of a comparable load's requests."""
     assert load.requests is not None, "check_comparable"
+    return range(load.requests)
+
+
+def measure_pairs(load: Load, requests: range, baseline: Target, candidate: Target) -> Pairs:
+    """Warm both up, then take noise and comparison in turn; raises RequestFailedError."""
     for target in (baseline, candidate):
         warm_up(target, load)
-    jobs = [job(load, at) for at in range(load.requests)]
     noise, both = [], []
-    for at, one in enumerate(jobs):
+    for at in requests:
+        one = job(load, at)
         noise.append(_pair(at, one, baseline, baseline))
         both.append(_pair(at, one, baseline, candidate))
     return Pairs(
@@ -139,7 +162,7 @@ def _targets(infos: tuple[TargetInfo, TargetInfo]) -> dict[str, JsonValue]:
     return found
 
 
-def _findings(pairs: Pairs, baseline: Target, candidate: Target) -> dict[str, float]:
+def _findings(pairs: Pairs, facts: tuple[Mapping[str, float], ...]) -> dict[str, float]:
     """Return the baseline's drift and what the targets hold and fit."""
     times = [float(str(row["latency_s"])) for row in pairs.baseline]
     third = max(1, len(times) // 3)
@@ -147,21 +170,18 @@ def _findings(pairs: Pairs, baseline: Target, candidate: Target) -> dict[str, fl
         "baseline drift, last third over first": statistics.median(times[-third:])
         / statistics.median(times[:third])
     }
-    for side, target, rows in (
-        ("baseline", baseline, pairs.baseline),
-        ("candidate", candidate, pairs.candidate),
-    ):
-        found |= {f"{side} {name}": value for name, value in capacity(target, rows).items()}
+    sides = (("baseline", pairs.baseline), ("candidate", pairs.candidate))
+    for (side, rows), told in zip(sides, facts, strict=True):
+        found |= {f"{side} {name}": value for name, value in _capacity(told, rows).items()}
     return found
 
 
-def capacity(target: Target, rows: tuple[Row, ...]) -> dict[str, float]:
+def _capacity(facts: Mapping[str, float], rows: tuple[Row, ...]) -> dict[str, float]:
     """Return bytes and pages of the rows' largest request, and how many such the pool holds."""
     found: dict[str, float] = {}
     for column in ("kv_bytes", "pages"):
         if largest := largest_of(rows, column):
             found[f"{column} of a request"] = largest
-    facts = target.facts()
     if pool := facts.get("pool_pages"):
         found["pages of the pool"] = pool
         if pages := found.get("pages of a request"):
@@ -191,11 +211,3 @@ def _record(
         config=config,
         findings=findings,
     )
-
-
-def pair_ratios(columns: tuple[str, ...]) -> dict[str, tuple[str, str]]:
-    """Return the ratios of a comparison: each cost of the candidate over the baseline's."""
-    return {
-        column.removesuffix("_s"): (f"candidate.{column}", f"baseline.{column}")
-        for column in columns
-    }

@@ -122,16 +122,16 @@ class Load:
         return content
 
 
-def find_load(name: str, folder: Path = LOADS) -> Path | None:
-    """Return the file of a load: a path to a YAML file, or the bare name of one in `folder`."""
+def find_load(name: str) -> Path | None:
+    """Return the file of a load: a path to a YAML file, or the bare name of one of the bench's."""
     if name.endswith((".yaml", ".yml")):
         return Path(name)
-    return folder / f"{name}.yaml" if name in load_names(folder) else None
+    return LOADS / f"{name}.yaml" if name in load_names() else None
 
 
-def load_names(folder: Path = LOADS) -> tuple[str, ...]:
-    """Return the bare names of the loads in a folder, in order."""
-    return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
+def load_names() -> tuple[str, ...]:
+    """Return the bare names of the bench's loads, in order."""
+    return tuple(sorted(path.stem for path in LOADS.glob("*.yaml")))
 
 
 def read_load(path: Path) -> Load:

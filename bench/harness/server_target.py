@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import statistics
 import time
 from collections.abc import Mapping
@@ -14,11 +13,11 @@ from urllib.parse import urlsplit
 import httpx2
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 from pydantic import JsonValue
 
 from bench.harness.jobs import Job
 from bench.harness.target import Answer, Evidence, Outcome, TargetInfo, pixels_sha256
+from bench.pixels import decode
 from bench.records import ConfigValue
 from kit.errors import ConfigError, KitError
 
@@ -190,11 +189,8 @@ def _body(job: Job) -> dict[str, Any]:
 
 def _pictures(content: Any) -> list[npt.NDArray[np.uint8]]:
     """Decode every picture of an answer to uint8 [height, width, 3]."""
-    pictures = []
-    for item in content["data"]:
-        data = base64.b64decode(item["b64_json"], validate=True)
-        pictures.append(np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
-    return pictures
+    files = (base64.b64decode(item["b64_json"], validate=True) for item in content["data"])
+    return [decode(file) for file in files]
 
 
 def _columns(content: dict[str, Any]) -> dict[str, float]:

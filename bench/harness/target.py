@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -80,6 +81,10 @@ class Target(Protocol):
     def facts(self) -> Mapping[str, float]:
         """Tell what it holds at this moment, such as memory and pages; what it can tell."""
         ...
+
+
+OpenTarget = Callable[[], AbstractContextManager[Target]]
+"""Opens a target anew: an engine loads its weights, a server is asked."""
 
 
 def pixels_sha256(pictures: Sequence[npt.NDArray[np.uint8]]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.harness.target import Target
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.commands.serve import API_KEY_VARIABLE
-from kit.errors import ConfigError
+from kit.errors import flag_error
 from kit.hub.copies import find_model
 from kit.modelspec.deployment import load_config
 
@@ -26,12 +26,11 @@ def open_target(name: str, deploy_config: str | None, model: str | None) -> Iter
     if name != ENGINE:
         for flag, value in (("--deploy-config", deploy_config), ("--model", model)):
             if value is not None:
-                raise ConfigError(
+                raise flag_error(
                     flag,
                     "is for the engine of this process; a server has its own",
-                    value=value,
-                    source="the command line",
-                    remedy=f"leave it out, or measure --target {ENGINE}",
+                    value,
+                    f"leave it out, or measure --target {ENGINE}",
                 )
         from bench.harness.server_target import ServerTarget
 

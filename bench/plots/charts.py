@@ -121,11 +121,10 @@ def draw_parts(
     bars: Mapping[str, Mapping[str, float]],
     *,
     unit: str,
-    limits: Mapping[str, float] | None = None,
-    notes: Mapping[str, str] | None = None,
+    limits: Mapping[str, float],
+    notes: Mapping[str, str],
 ) -> Drawing:
     """Draw each bar as its parts one after the other, with its limit as a line and a note."""
-    limits, notes = limits or {}, notes or {}
     figure, (ax,) = new_figure(1.2 + 0.36 * len(bars))
     parts = list(dict.fromkeys(part for bar in bars.values() for part in bar))
     numbers: dict[str, Number] = {}

@@ -30,12 +30,12 @@ _FACES: Final[Mapping[str, tuple[str, str]]] = {
 _COLUMNS = 16
 
 
-def draw_pool(title: str, view: KVView, columns: int = _COLUMNS) -> Drawing:
+def draw_pool(title: str, view: KVView) -> Drawing:
     """Draw a square a page: what lies in it by colour, whose it is by a letter and its row.
 
     For pools of some hundred pages.
     """
-    num_rows = -(-view.pages.total // columns)
+    num_rows = -(-view.pages.total // _COLUMNS)
     figure, (ax,) = new_figure(0.8 + 0.36 * num_rows)
     held: dict[int, tuple[str, str]] = {}
     for letter, request in zip("ABCDEFGH", view.requests, strict=False):
@@ -44,7 +44,7 @@ def draw_pool(title: str, view: KVView, columns: int = _COLUMNS) -> Drawing:
     for page in range(view.pages.total):
         kind, owner = held.get(page, ("free", ""))
         colour, hatch = _FACES[kind]
-        x, y = page % columns, page // columns
+        x, y = page % _COLUMNS, page // _COLUMNS
         ax.add_patch(
             Rectangle((x, y), 0.92, 0.92, facecolor=colour, hatch=hatch, edgecolor="white")
         )
@@ -68,7 +68,7 @@ def draw_pool(title: str, view: KVView, columns: int = _COLUMNS) -> Drawing:
         patch = Rectangle((0, 0), 0, 0, facecolor=colour, hatch=hatch, edgecolor="white")
         ax.add_patch(patch)
         patch.set_label(label)
-    ax.set_xlim(0, columns)
+    ax.set_xlim(0, _COLUMNS)
     ax.set_ylim(num_rows, 0)
     ax.set_axis_off()
     put_title(ax, title)

@@ -49,7 +49,7 @@ class Changes:
 
 
 def watch_slots(
-    model: Path, config: DeployConfig, request: GenerationRequest, held_before: Sequence[int] = ()
+    model: Path, config: DeployConfig, request: GenerationRequest, held_before: Sequence[int]
 ) -> Changes:
     """Run a request on a worker of its own and compare the whole pool before and after each step.
 
@@ -90,9 +90,9 @@ def watch_slots(
     )
 
 
-def draw_changes(title: str, seen: Changes, row: int = 0) -> Drawing:
-    """Draw one row: a line a step, a column a slot in token order, page borders and page ids."""
-    changed = seen.changed[:, row]
+def draw_changes(title: str, seen: Changes) -> Drawing:
+    """Draw the first row: a line a step, a column a slot in token order, pages and their ids."""
+    changed = seen.changed[:, 0]
     steps, slots = changed.shape
     prefix, end = seen.layout.prefix_len, seen.layout.kv_len
     figure, (ax,) = new_figure(0.9 + 0.28 * steps)
@@ -112,7 +112,7 @@ def draw_changes(title: str, seen: Changes, row: int = 0) -> Drawing:
     size = seen.allocation.page_size
     for border in range(size, slots, size):
         ax.axvline(border, color="black", linewidth=0.4)
-    for at, page in enumerate(seen.allocation.page_tables[row]):
+    for at, page in enumerate(seen.allocation.page_tables[0]):
         ax.text((at + 0.5) * size, 0.35, str(page), ha="center", va="bottom", fontsize=6)
     ax.axvspan(end, slots, color=PALE)
     # For the legend only.
@@ -122,7 +122,7 @@ def draw_changes(title: str, seen: Changes, row: int = 0) -> Drawing:
     ax.set_xlim(0, slots)
     ax.set_ylim(steps + 0.6, -0.4)
     ax.set_yticks(range(1, steps + 1))
-    ax.set_xlabel(f"slot of row {row + 1}, pages of {size}; page ids on top", fontsize=8)
+    ax.set_xlabel(f"slot of row 1, pages of {size}; page ids on top", fontsize=8)
     ax.set_ylabel("step", fontsize=8)
     put_title(ax, title)
     put_legend(figure, 3)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import multiprocessing
-import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -35,7 +34,7 @@ from bench.adherence import (
 from bench.edit_judge import judge_edit
 from bench.judge import Judge
 from bench.judge_training import SHIPPED_NET
-from bench.records import EqualityCheck, Measurement, Record, Row
+from bench.records import EqualityCheck, Measurement, Record, Row, pair_ratios
 from bench.registry import Context
 from bench.shape_classifier import load_shape_net
 from kit.api import GenerationRequest, GenerationResult, ImageEngine, SamplingParams, load_config
@@ -43,6 +42,7 @@ from kit.checkpoint.render import render
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.engine.preprocess import Preprocessor
 from kit.modelspec.files import CheckpointFiles
+from kit.telemetry.environment import num_usable_cpus
 
 NUM_STEPS = 20
 GUIDANCE = 3.0
@@ -73,7 +73,7 @@ def run(context: Context) -> Record:
     starts = range(0, len(planned), _TASKS_OF_A_PROCESS)
     parts = [planned[start : start + _TASKS_OF_A_PROCESS] for start in starts]
     drawn: list[Drawn] = []
-    num_workers = len(os.sched_getaffinity(0))
+    num_workers = num_usable_cpus()
     # Spawned, since a fork would copy the locks of threads.
     spawn = multiprocessing.get_context("spawn")
     with (
@@ -102,15 +102,14 @@ def run(context: Context) -> Record:
             "seed": SEED,
             "paged_deployment": PAGED_DEPLOYMENT,
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="pictures that differ in any byte between paged and dense",
             limit=0,
             seen=num_different,
-            equal=num_different == 0,
         ),
         baseline=Measurement("dense_legacy, one row a picture", tuple(dense_rows)),
         candidate=Measurement("paged_scheduler, one row a picture", tuple(paged_rows)),
-        ratios={"total": ("candidate.total_s", "baseline.total_s")},
+        ratios=pair_ratios(("total_s",)),
         findings=as_findings(shares(paged_rows)),
     )
 
@@ -127,7 +126,7 @@ def draw_all(checkpoint: Path, some: Sequence[Task | EditTask]) -> list[Drawn]:
         drawn = []
         for task in some:
             if isinstance(task, EditTask):
-                first, second = (_edit(engine, task) for engine in (dense, paged))
+                first, second = (edit_picture(engine, task) for engine in (dense, paged))
                 rows = (_edit_row(judge, task, first), _edit_row(judge, task, second))
             else:
                 first, second = (_draw(engine, task) for engine in (dense, paged))
@@ -148,7 +147,8 @@ def _draw(engine: ImageEngine, task: Task) -> GenerationResult:
     return engine.generate(GenerationRequest(task.caption.text, sampling))
 
 
-def _edit(engine: ImageEngine, task: EditTask) -> GenerationResult:
+def edit_picture(engine: ImageEngine, task: EditTask) -> GenerationResult:
+    """Edit a task's source, given as a PNG file."""
     file = io.BytesIO()
     Image.fromarray(render(task.edit.edit.source)).save(file, "PNG")
     source = engine.preprocessor.read_image(file, "image")

@@ -8,7 +8,7 @@ import torch
 
 from bench.cuda_model import make_loop, published_config, random_model
 from bench.cuda_timing import seconds, the_card
-from bench.records import EqualityCheck, Measurement, Record
+from bench.records import EqualityCheck, Measurement, Record, pair_ratios
 from bench.registry import Context
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.model.loader import load_transformer
@@ -76,17 +76,13 @@ def run(context: Context) -> Record:
             "compared_steps": NUM_COMPARED_STEPS,
             "order": "baseline, candidate, alternating",
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="latents of 20 steps, largest absolute difference",
             limit=0,
             seen=difference,
-            equal=difference == 0,
         ),
         baseline=Measurement("paged_scheduler, eager", tuple(rows["baseline"])),
         candidate=Measurement("paged_scheduler, replayed", tuple(rows["candidate"])),
         paired=True,
-        ratios={
-            f"step_{case.name}": (f"candidate.step_{case.name}_s", f"baseline.step_{case.name}_s")
-            for case in cases
-        },
+        ratios=pair_ratios(tuple(f"step_{case.name}_s" for case in cases)),
     )

@@ -108,12 +108,11 @@ def run(context: Context) -> Record:
             "weights": "random",
             "steps": 2,
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="measured / predicted peak of denoising, decoding and weights, largest "
             "distance from 1",
             limit=LIMIT,
             seen=off,
-            equal=off <= LIMIT,
         ),
         baseline=Measurement("predicted by kit.modelspec.footprint", tuple(rows["baseline"])),
         candidate=Measurement("measured by torch's allocator", tuple(rows["candidate"])),

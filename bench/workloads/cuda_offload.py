@@ -9,7 +9,7 @@ import torch
 from bench.cuda_baselines import sharing_weights
 from bench.cuda_model import make_loop, published_config, random_model
 from bench.cuda_timing import seconds, the_card
-from bench.records import EqualityCheck, Measurement, Record
+from bench.records import EqualityCheck, Measurement, Record, pair_ratios
 from bench.registry import Context
 from kit.model.fused import use_fused_kernels
 from kit.model.offload import stream_layers
@@ -76,17 +76,16 @@ def run(context: Context) -> Record:
             "compared_steps": NUM_COMPARED_STEPS,
             "order": "baseline, candidate, copy, alternating",
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="latents of the first steps, largest absolute difference",
             limit=0,
             seen=difference,
-            equal=difference == 0,
         ),
         baseline=Measurement("all layers on the card, eager", tuple(rows["baseline"])),
         candidate=Measurement(
             "layers in locked host memory, two places on the card", tuple(rows["candidate"])
         ),
         paired=True,
-        ratios={"step": ("candidate.step_s", "baseline.step_s")},
+        ratios=pair_ratios(("step_s",)),
         findings={"share_of_copy_ceiling": statistics.median(shares)},
     )

@@ -8,11 +8,10 @@ import time
 import torch
 from torch import Tensor
 
-from bench.cuda_model import NUM_ROWS, fixed_call
+from bench.cuda_model import MODES, NUM_ROWS, fixed_call
 from bench.cuda_timing import Replay, matmul_flops, warm_up
 from bench.rank_image import draw, same_decoder
 from bench.rank_model import (
-    MODES,
     PUBLISHED,
     Requests,
     Setting,
@@ -23,7 +22,7 @@ from bench.rank_model import (
     together,
 )
 from bench.ranks import num_cards, run_on_ranks
-from bench.records import EqualityCheck, Measurement, Record, Row
+from bench.records import EqualityCheck, Measurement, Record, Row, pair_ratios
 from bench.registry import Context
 from kit.model.shard import Shard
 from kit.parallel.group import ALONE, Mesh
@@ -71,16 +70,15 @@ def measure_setting(context: Context, setting: Setting, num_ranks: int) -> Recor
             "weight_bytes_of_a_rank": [rank["weight_bytes"] for rank in ranks],
             "peak_bytes_of_a_rank": [rank["peak_bytes"] for rank in ranks],
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="latents, paged against contiguous and rank against rank, largest absolute "
             "difference",
             limit=0,
             seen=difference,
-            equal=difference == 0,
         ),
         baseline=Measurement(f"dense_legacy, {topology}", _rows(leader, "baseline")),
         candidate=Measurement(f"paged_scheduler, {topology}", _rows(leader, "candidate")),
-        ratios={name: (f"candidate.{name}_s", f"baseline.{name}_s") for name in ("step", "image")},
+        ratios=pair_ratios(("step_s", "image_s")),
         paired=True,
         findings={
             "layer_alone_s": alone,

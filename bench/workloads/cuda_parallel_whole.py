@@ -68,11 +68,10 @@ def measure_setting(context: Context, setting: Setting, num_ranks: int) -> Recor
             "share_of_linear": "seconds of a step on one card / (ranks x seconds on all)",
             "order": "alone, ulysses, cfg, alternating; ranks begin together",
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="clean latents of a few layers, against one rank, relative error",
             limit=ERROR_LIMIT,
             seen=worst,
-            equal=worst <= ERROR_LIMIT,
         ),
         baseline=Measurement("one card", baseline),
         candidate=Measurement(f"{num_ranks} cards that share tokens, or rows", candidate),

@@ -10,9 +10,8 @@ import torch
 
 from bench.cuda_model import NUM_ROWS, published_config
 from bench.cuda_timing import matmul_flops, relative_error, the_card, warm_up
-from bench.harness.compare import pair_ratios
 from bench.prefix_model import ALL_LEVELS, FirstStep, PrefixBench, Setting
-from bench.records import EqualityCheck, Measurement, Record
+from bench.records import EqualityCheck, Measurement, Record, pair_ratios
 from bench.registry import Context
 
 NUM_LAYERS = 24
@@ -167,12 +166,11 @@ def record(context: Context, setting: Setting, seen: Seen) -> Record:
             "compared_steps": NUM_COMPARED_STEPS,
             "order": "baseline, candidate, alternating",
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="keys and values of the tokens in common, computed and found, largest "
             "relative error of a layer",
             limit=ERROR_LIMIT,
             seen=seen.error,
-            equal=seen.error <= ERROR_LIMIT,
         ),
         baseline=Measurement("paged_scheduler, nothing shared", tuple(seen.rows["baseline"])),
         candidate=Measurement("paged_scheduler, shared pages", tuple(seen.rows["candidate"])),

@@ -8,20 +8,19 @@ import torch
 from pydantic import JsonValue
 
 from bench.cuda_model import (
+    MODES,
     NUM_ROWS,
     PUBLISHED_LAYERS,
     fixed_call,
     layer_flops,
-    make_loop,
+    make_loops,
     published_config,
     random_model,
     whole_step,
 )
 from bench.cuda_timing import matmul_flops, seconds, the_card, warm_up
-from bench.harness.compare import pair_ratios
-from bench.records import EqualityCheck, Measurement, Record
+from bench.records import EqualityCheck, Measurement, Record, pair_ratios
 from bench.registry import Context
-from kit.config.deploy import KVMode
 from kit.tokenizer.layout import Layout
 
 NUM_LAYERS = 8
@@ -29,7 +28,6 @@ PREFIX_LENGTHS = (100, 1000, 6000)
 GRID = (64, 64)
 PAGE_SIZE = 176
 NUM_COMPARED_STEPS = 20
-MODES: dict[str, KVMode] = {"baseline": "dense_legacy", "candidate": "paged_scheduler"}
 
 
 @torch.inference_mode()
@@ -49,16 +47,8 @@ def run(context: Context) -> Record:
     for prefix_len in PREFIX_LENGTHS:
         layout = Layout(prefix_len, config.num_special, GRID, tail_len=1)
         flops[str(prefix_len)] = layer_flops(config, layout)
-        loops = {
-            side: make_loop(
-                model,
-                mode,
-                layout,
-                page_size=PAGE_SIZE,
-                num_steps=NUM_COMPARED_STEPS + context.repeats,
-            )
-            for side, mode in MODES.items()
-        }
+        num_steps = NUM_COMPARED_STEPS + context.repeats
+        loops = make_loops(model, layout, page_size=PAGE_SIZE, num_steps=num_steps)
         for _ in range(NUM_COMPARED_STEPS):
             for loop in loops.values():
                 loop.step()
@@ -100,11 +90,10 @@ def run(context: Context) -> Record:
             "flops_of_a_layer": flops,
             "order": "baseline, candidate, alternating",
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="latents of 20 steps at every prefix length, largest absolute difference",
             limit=0,
             seen=difference,
-            equal=difference == 0,
         ),
         baseline=Measurement("dense_legacy, FLASH_ATTN, graphs", tuple(rows["baseline"])),
         candidate=Measurement("paged_scheduler, FLASH_ATTN, graphs", tuple(rows["candidate"])),

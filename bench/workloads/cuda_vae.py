@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bench.cuda_baselines import PlainClipConv3d
 from bench.cuda_model import published_config
 from bench.cuda_timing import seconds, the_card
-from bench.records import EqualityCheck, Measurement, Record
+from bench.records import EqualityCheck, Measurement, Record, pair_ratios
 from bench.registry import Context
 from kit.model.clip_conv import ClipConv3d
 from kit.model.fused import use_fused_kernels
@@ -54,11 +54,10 @@ def run(context: Context) -> Record:
             "weights": "random",
             "order": "baseline, candidate, alternating",
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="pixels in float32, largest absolute difference over the largest pixel",
             limit=ERROR_LIMIT,
             seen=difference,
-            equal=difference <= ERROR_LIMIT,
         ),
         baseline=Measurement(
             "Conv3d with all taps, torch's group norm, then SiLU", tuple(rows["baseline"])
@@ -68,7 +67,7 @@ def run(context: Context) -> Record:
             tuple(rows["candidate"]),
         ),
         paired=True,
-        ratios={"decode": ("candidate.decode_s", "baseline.decode_s")},
+        ratios=pair_ratios(("decode_s",)),
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from bench.cuda_model import published_config
 from bench.rank_model import together
 from bench.ranks import num_cards, run_on_ranks
-from bench.records import EqualityCheck, Measurement, Record, Row
+from bench.records import EqualityCheck, Measurement, Record, Row, pair_ratios
 from bench.registry import Context
 from bench.workloads.cuda_vae import random_decoder
 from kit.model.fused import use_fused_kernels
@@ -66,19 +66,18 @@ def measure_setting(context: Context, setting: Setting) -> Record:
             "order": "baseline, candidate, alternating; ranks begin together, and in the baseline "
             "each decodes the whole image",
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="pixels in float32, one rank against two, largest absolute difference over "
             "the largest pixel",
             limit=ERROR_LIMIT,
             seen=difference,
-            equal=difference <= ERROR_LIMIT,
         ),
         baseline=Measurement("one rank, all rows", tuple(leader["rows"]["baseline"])),
         candidate=Measurement(
             "two ranks, a strip of rows each", tuple(leader["rows"]["candidate"])
         ),
         paired=True,
-        ratios={"decode": ("candidate.decode_s", "baseline.decode_s")},
+        ratios=pair_ratios(("decode_s",)),
         findings={
             "timed_dtype_error": max(rank["timed_dtype_error"] for rank in ranks),
             "share_of_linear": medians["baseline"] / (NUM_RANKS * medians["candidate"]),

@@ -81,11 +81,10 @@ def run(context: Context) -> Record:
             "replays": REPLAYS,
             "order": "dense, paged, plain, copy, alternating",
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="rotated and normalised queries, largest relative error",
             limit=ERROR_LIMIT,
             seen=error,
-            equal=error <= ERROR_LIMIT,
         ),
         baseline=Measurement("torch operations into rows, replayed", tuple(measured["baseline"])),
         candidate=Measurement("one fused kernel, replayed", tuple(measured["candidate"])),

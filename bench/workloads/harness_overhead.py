@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 
@@ -19,7 +17,7 @@ from bench.harness.server_target import ServerTarget
 from bench.harness.target import Target, pixels_sha256
 from bench.records import EqualityCheck, Measurement, Record, Row
 from bench.registry import Context
-from bench.server_process import ServerProcess
+from bench.server_process import ready_server
 from kit.api import GenerationRequest, ImageEngine, SamplingParams, load_config
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 
@@ -49,11 +47,7 @@ def run(context: Context) -> Record:
         sampling = SamplingParams(256, 256, NUM_STEPS, load.guidance[0], load.first_seed)
         own = engine.generate(GenerationRequest(load.prompts[0], sampling))
     threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ServerProcess(Path(folder, "log"), "--deploy-config", DEPLOYMENT, env=threads) as server,
-    ):
-        server.wait_until_ready()
+    with ready_server("--deploy-config", DEPLOYMENT, env=threads) as server:
         with closing(ServerTarget(server.url)) as target:
             over_http = _run(load, target)
         server.stop()
@@ -67,11 +61,10 @@ def run(context: Context) -> Record:
             "limit_share": MAX_SHARE,
             "load_average_1min_at_end": os.getloadavg()[0],
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="pictures of the first request that differ from the engine's own",
             limit=0,
             seen=num_wrong,
-            equal=num_wrong == 0,
         ),
         baseline=Measurement(
             "the request itself, and 1 % of it",

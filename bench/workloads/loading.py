@@ -97,11 +97,10 @@ def measure_setting(context: Context, setting: Setting) -> Record:
             "cold": "the system was asked to forget the files",
             "share_of_reading": "lowest seconds of reading over lowest seconds of loading",
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="tensors on the device that are not the bits of their files",
             limit=0,
             seen=wrong,
-            equal=wrong == 0,
         ),
         baseline=Measurement("reading the files in order", baseline),
         candidate=Measurement("loading them to the device", candidate),

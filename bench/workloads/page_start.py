@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
 import time
 import urllib.request
 
-import numpy as np
-from PIL import Image
-
 from bench.browser import open_browser
 from bench.demo_process import DemoProcess
+from bench.pixels import decode, largest_difference
 from bench.records import EqualityCheck, Measurement, Record, median_of
 from bench.registry import Context
 from bench.server_process import PATIENCE_S, fetch, image_body
@@ -40,11 +37,10 @@ def run(context: Context) -> Record:
             "limit_page_s": MAX_PAGE_S,
             "limit_image_s": MAX_IMAGE_S,
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="the page's picture against the server's own answer, largest difference",
             limit=0,
             seen=difference,
-            equal=difference == 0,
         ),
         baseline=Measurement("the limits", ({"page_s": MAX_PAGE_S, "image_s": MAX_IMAGE_S},)),
         candidate=Measurement(
@@ -71,7 +67,7 @@ def as_table(record: Record) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _measure() -> tuple[dict[str, float], float]:
+def _measure() -> tuple[dict[str, float], int]:
     """Return one row, and how far the picture is from the one that the server answers with.
 
     The click comes as soon as the page has its button: image_s holds what the server still loads.
@@ -97,7 +93,7 @@ def _measure() -> tuple[dict[str, float], float]:
             seed = int(card.get_attribute("data-seed") or "")
             with urllib.request.urlopen(f"{demo.url}/{source}", timeout=PATIENCE_S) as answer:
                 shown = answer.read()
-            apart = _difference(shown, _ask(demo.server_url(), seed))
+            apart = largest_difference(decode(shown), decode(_ask(demo.server_url(), seed)))
     row = {
         "page_s": page_s,
         "answered_s": answered_s,
@@ -114,12 +110,3 @@ def _ask(url: str, seed: int) -> bytes:
     data = json.dumps(body).encode()
     _, text = fetch(urllib.request.Request(f"{url}/v1/images/generations", data, headers))
     return base64.b64decode(json.loads(text)["data"][0]["b64_json"])
-
-
-def _difference(left: bytes, right: bytes) -> float:
-    """Return the largest difference of a channel between two files."""
-    a, b = (
-        np.asarray(Image.open(io.BytesIO(file)).convert("RGB"), dtype=np.int16)
-        for file in (left, right)
-    )
-    return float(np.abs(a - b).max())

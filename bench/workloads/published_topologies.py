@@ -11,14 +11,14 @@ import torch
 from pydantic import JsonValue
 
 from bench import runner
-from bench.cuda_model import NUM_ROWS
+from bench.cuda_model import MODES, NUM_ROWS
 from bench.cuda_timing import relative_error
 from bench.published import ALL_TOPOLOGIES, MIN_CARDS
 from bench.rank_memory import check_fits, predicted_bytes
-from bench.rank_model import MODES, PUBLISHED, Setting
+from bench.rank_model import PUBLISHED, Setting
 from bench.rank_requests import NUM_PARITY_LAYERS, Latents, RankResult, measure_rank
 from bench.ranks import num_cards, run_on_ranks
-from bench.records import EqualityCheck, Measurement, Record
+from bench.records import EqualityCheck, Measurement, Record, pair_ratios
 from bench.registry import Context, part_name
 from kit.errors import UnsupportedError
 from kit.parallel.topology import Topology
@@ -123,18 +123,17 @@ def record_of(
     }
     return context.record(
         parameters=parameters,
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="latents of every request of both modes and of all ranks, largest absolute "
             "difference; 1 is added for an error against one rank, or another topology, above its "
             "limit, and for each request without a picture",
             limit=0,
             seen=seen,
-            equal=seen == 0,
         ),
         baseline=Measurement(f"{MODES['baseline']}, {topology}", rows["baseline"]),
         candidate=Measurement(f"{MODES['candidate']}, {topology}", rows["candidate"]),
         paired=True,
-        ratios={"image": ("candidate.image_s", "baseline.image_s")},
+        ratios=pair_ratios(("image_s",)),
         findings={
             "error_against_one_rank": error,
             **({f"whole_error_against_{part_name(against[0])}": against[1]} if against else {}),

@@ -52,11 +52,10 @@ def run(context: Context) -> Record:
             "steps": NUM_STEPS,
             "exchange": "gloo",
         },
-        equality=EqualityCheck(
+        equality=EqualityCheck.of(
             compared="latents of every step against one rank's, largest absolute difference",
             limit=LIMIT,
             seen=worst,
-            equal=worst <= LIMIT,
         ),
         baseline=Measurement("what still counts as equal", ({"limit": LIMIT},) * len(rows)),
         candidate=Measurement("largest difference, a row for each mode and request", rows),

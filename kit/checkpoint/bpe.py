@@ -49,9 +49,3 @@ def train_tokenizer(captions: Iterable[str], vocab_size: int) -> tokenizers.Toke
         [tokenizers.AddedToken(t, normalized=False) for t in SPECIAL_TOKENS]
     )
     return tokenizer
-
-
-def special_ids(tokenizer: tokenizers.Tokenizer) -> dict[str, int]:
-    """Return the ids of the special tokens by spelling."""
-    ids = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
-    return {token: at for token, at in ids.items() if at is not None}

@@ -8,8 +8,6 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -35,16 +33,6 @@ class Sample(NamedTuple):
     scene: Scene
 
 
-@dataclass(frozen=True)
-class Batch:
-    """N samples of one size."""
-
-    pixels: NDArray[np.uint8]
-    """[N, height, width, 3], sRGB."""
-    captions: tuple[tuple[str, ...], ...]
-    scenes: tuple[Scene, ...]
-
-
 def sample(
     index: int,
     seed: int,
@@ -65,38 +53,6 @@ def sample(
     return Sample(render(scene), captions, scene)
 
 
-def render_samples(
-    num: int,
-    seed: int,
-    *,
-    size: tuple[int, int],
-    num_workers: int = 1,
-    num_captions: int = NUM_CAPTIONS,
-    held_out: bool = False,
-    on_progress: Callable[[int], object] | None = None,
-) -> Batch:
-    """Make samples 0 to num - 1, in `num_workers` processes if more than one.
-
-    `on_progress` is told how many more pictures are done, such as a progress bar's `update`.
-    Processes are spawned: a script that calls this needs `if __name__ == "__main__"`.
-    """
-    check_canvas(*size)
-    pixels = np.empty((num, *size, 3), dtype=np.uint8)
-    captions: list[tuple[str, ...]] = []
-    scenes: list[Scene] = []
-    work = partial(
-        _render_chunk, seed=seed, size=size, num_captions=num_captions, held_out=held_out
-    )
-    for chunk in map_chunks(work, num, num_workers):
-        at = len(scenes)
-        pixels[at : at + len(chunk.scenes)] = chunk.pixels
-        captions += chunk.captions
-        scenes += chunk.scenes
-        if on_progress is not None:
-            on_progress(len(chunk.scenes))
-    return Batch(pixels, tuple(captions), tuple(scenes))
-
-
 def map_chunks(work: Callable[[range], T], num: int, num_workers: int) -> Iterator[T]:
     """Yield the results of `work` for the ranges that make up 0 to num - 1, in their order.
 
@@ -110,14 +66,3 @@ def map_chunks(work: Callable[[range], T], num: int, num_workers: int) -> Iterat
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num_workers, mp_context=context) as pool:
         yield from pool.map(work, chunks)
-
-
-def _render_chunk(
-    indices: range, *, seed: int, size: tuple[int, int], num_captions: int, held_out: bool
-) -> Batch:
-    samples = [
-        sample(index, seed, size=size, num_captions=num_captions, held_out=held_out)
-        for index in indices
-    ]
-    pixels, captions, scenes = zip(*samples, strict=True)
-    return Batch(np.stack(pixels), captions, scenes)

@@ -28,13 +28,13 @@ from kit.checkpoint.scenes import (
 from kit.checkpoint.shapes import KINDS, SIDE_STEP, extent
 
 EDIT_KINDS = {
-    "colour": 0.24,
-    "background": 0.26,
-    "replace": 0.22,
-    "size": 0.1,
-    "material": 0.05,
-    "add": 0.07,
-    "remove": 0.06,
+    "colour": 0.15,
+    "background": 0.12,
+    "replace": 0.2,
+    "size": 0.18,
+    "material": 0.04,
+    "add": 0.13,
+    "remove": 0.18,
 }
 """How often training draws each."""
 

@@ -143,7 +143,7 @@ class EditTraining:
             num_named=3072,
             num_other=384,
             share_instruct=0.85,
-            batch_size=128,
+            batch_size=32,
         )
     )
     """The captions, and how steps are taken. Without a reference prompts are mostly in the instruct
@@ -164,7 +164,7 @@ class EditTraining:
     num_instructions: int = 4
     """Per edit."""
 
-    batch_size: int = 80
+    batch_size: int = 96
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Replayed:
     def _record(self, x: Tensor) -> dict[str, Tensor]:
         """Run some real steps, so that kernels are chosen and buffers exist, then record one."""
         static = x.clone()
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_NUM_WARMUP_CALLS):

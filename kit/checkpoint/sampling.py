@@ -118,8 +118,7 @@ class Sampler:
                 latents=reference.latents.repeat(1 + guided, 1, 1, 1),
                 patches=reference.patches.repeat(1 + guided, 1, 1),
             )
-        factor = config.vae_downsample_factor
-        shape = (len(pairs), config.vae.latent_channels, size[0] // factor, size[1] // factor)
+        shape = (len(pairs), config.vae.latent_channels, *config.latent_grid(*size))
         noise = torch.randn(shape, device=device, generator=generator)
         latents = noise.bfloat16().float()
         sigmas = flow_sigmas(self.num_steps, self.flow_shift).to(device)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
@@ -17,15 +19,14 @@ from kit.checkpoint.chunks import Size
 from kit.checkpoint.devices import prepare
 from kit.checkpoint.dit_forward import TrainingForward
 from kit.checkpoint.edit_rows import EditSettings, edit_chunks, num_text_slots
+from kit.checkpoint.edits import EDIT_KINDS
 from kit.checkpoint.evaluation import (
     FAMILIES,
     JUDGED_EDITS,
     evaluation_captions,
     evaluation_edits,
 )
-from kit.checkpoint.export import (
-    bfloat16_tensors,
-)
+from kit.checkpoint.export import bfloat16_tensors
 from kit.checkpoint.flat_vae import FlatVAE
 from kit.checkpoint.latents import LatentPool, encode_chunks, encode_edits
 from kit.checkpoint.loop import Budget, run_piece
@@ -40,11 +41,7 @@ from kit.checkpoint.preset import (
 from kit.checkpoint.render import render
 from kit.checkpoint.run import Run, log_piece, read_config, write_config
 from kit.checkpoint.sampling import Sampler, save_sheet
-from kit.checkpoint.train_dit import (
-    DiTTrainee,
-    averaged_model,
-    averaged_reader,
-)
+from kit.checkpoint.train_dit import DiTTrainee, averaged_model, averaged_reader
 from kit.checkpoint.train_vae import (
     PixelPool,
     VAETrainee,
@@ -91,20 +88,8 @@ def train_vae(run: Run, budget: Budget) -> bool:
     config, training = load_model_config(run.state.path), run.preset.vae
     pools = _pixel_pools(run)
     trainee = VAETrainee(config.vae, training, pools, seed=run.seed)
-    trainee.warm_up()
-    setup_s = time.perf_counter() - started
-    done = run_piece("vae", trainee, run.state, run.log, budget)
-    if done:
-        _finish_vae(run, trainee, pools[0])
-    log_piece(
-        run,
-        "vae",
-        asdict(run.preset.vae),
-        budget_s=budget.total_s,
-        setup_s=setup_s,
-        wall_s=time.perf_counter() - started,
-    )
-    return done
+    finish = partial(_finish_vae, run, trainee, pools[0])
+    return _train_piece(run, budget, "vae", asdict(training), started, trainee, finish)
 
 
 def train_dit(run: Run, budget: Budget) -> bool:
@@ -120,25 +105,11 @@ def train_dit(run: Run, budget: Budget) -> bool:
     prepare(run.device, few_shapes=False)
     flat = _load_autoencoder(run)
     config, tokenizer = read_config(run)
-    pools = _latent_pools(run, flat, config, tokenizer, run.preset.dit)
-    trainee = DiTTrainee(config, run.preset.shape, run.preset.dit, pools, seed=run.seed)
-    trainee.warm_up()
-    setup_s = time.perf_counter() - started
-    done = run_piece("dit", trainee, run.state, run.log, budget)
-    if done:
-        tensors, _ = run.state.load("dit", made_by="dit")
-        model = averaged_model(tensors, config).to(run.device)
-        forward = TrainingForward(model, run.preset.shape.sequence_slots)
-        _draw_captions(run, Sampler(forward, flat, tokenizer))
-    log_piece(
-        run,
-        "dit",
-        asdict(run.preset.dit),
-        budget_s=budget.total_s,
-        setup_s=setup_s,
-        wall_s=time.perf_counter() - started,
-    )
-    return done
+    training = run.preset.dit
+    pools = _latent_pools(run, flat, config, tokenizer, training)
+    trainee = DiTTrainee(config, run.preset.shape, training, pools, seed=run.seed)
+    finish = partial(_draw_with_denoiser, run, flat, config, tokenizer)
+    return _train_piece(run, budget, "dit", asdict(training), started, trainee, finish)
 
 
 def train_edit(run: Run, budget: Budget) -> bool:
@@ -168,29 +139,55 @@ def train_edit(run: Run, budget: Budget) -> bool:
     if begin is not None:
         trainee.begin_with(begin)
         logger.info("edit: beginning with the weights of dit, and a random vision reader")
+    told = {**asdict(training), "kinds": EDIT_KINDS}
+    finish = partial(_draw_with_reader, run, flat, config, tokenizer)
+    return _train_piece(run, budget, "edit", told, started, trainee, finish)
+
+
+def _train_piece(
+    run: Run,
+    budget: Budget,
+    stage: str,
+    training: Mapping[str, Any],
+    started: float,
+    trainee: VAETrainee | DiTTrainee,
+    finish: Callable[[], None],
+) -> bool:
+    """Train, `finish` when the budget is used up, log; return whether it is."""
     trainee.warm_up()
     setup_s = time.perf_counter() - started
-    done = run_piece("edit", trainee, run.state, run.log, budget)
+    done = run_piece(stage, trainee, run.state, run.log, budget)
     if done:
-        tensors, _ = run.state.load("edit", made_by="edit")
-        forward = TrainingForward(
-            averaged_model(tensors, config).to(run.device),
-            shape.sequence_slots,
-            reader=averaged_reader(tensors, config).to(run.device),
-            num_edit_slots=shape.edit_slots,
-        )
-        sampler = Sampler(forward, flat, tokenizer, template="instruct")
-        _draw_captions(run, sampler)
-        _draw_edits(run, sampler)
+        finish()
     log_piece(
         run,
-        "edit",
-        asdict(training),
+        stage,
+        training,
         budget_s=budget.total_s,
         setup_s=setup_s,
         wall_s=time.perf_counter() - started,
     )
     return done
+
+
+def _draw_with_denoiser(run: Run, flat: FlatVAE, config: ModelConfig, tokenizer: Tokenizer) -> None:
+    tensors, _ = run.state.load("dit", made_by="dit")
+    model = averaged_model(tensors, config).to(run.device)
+    forward = TrainingForward(model, run.preset.shape.sequence_slots)
+    _draw_captions(run, Sampler(forward, flat, tokenizer))
+
+
+def _draw_with_reader(run: Run, flat: FlatVAE, config: ModelConfig, tokenizer: Tokenizer) -> None:
+    tensors, _ = run.state.load("edit", made_by="edit")
+    forward = TrainingForward(
+        averaged_model(tensors, config).to(run.device),
+        run.preset.shape.sequence_slots,
+        reader=averaged_reader(tensors, config).to(run.device),
+        num_edit_slots=run.preset.shape.edit_slots,
+    )
+    sampler = Sampler(forward, flat, tokenizer, template="instruct")
+    _draw_captions(run, sampler)
+    _draw_edits(run, sampler)
 
 
 def _finish_vae(run: Run, trainee: VAETrainee, square: PixelPool) -> None:

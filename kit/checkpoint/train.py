@@ -18,13 +18,13 @@ there.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from kit.checkpoint.preset import PRESETS
 from kit.errors import ConfigError, KitError
+from kit.telemetry.environment import num_usable_cpus
 from kit.telemetry.log import configure_logging, get_logger
 
 STAGES = ("tokenizer", "vae", "dit", "edit", "export", "restore")
@@ -86,7 +86,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         state=StateFolder(options.state),
         seed=options.seed,
         device=torch.device(device),
-        num_workers=len(os.sched_getaffinity(0)),
+        num_workers=num_usable_cpus(),
         command=_portable(arguments),
     )
     if options.stage == "tokenizer":

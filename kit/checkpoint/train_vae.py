@@ -22,6 +22,8 @@ from kit.modelspec.config import VAEConfig
 
 _BETAS = (0.9, 0.99)
 _ENDS = ("conv_in", "conv_out")
+_NUM_AT_ONCE = 16
+"""Pictures of one pass where nothing is learnt."""
 
 
 @dataclass(frozen=True)
@@ -153,12 +155,12 @@ def _optimizer(modules: tuple[nn.Module, ...], training: VAETraining) -> Optimiz
 
 
 @torch.no_grad()
-def psnr(flat: FlatVAE, pixels: Tensor, batch_size: int = 16) -> Tensor:
+def psnr(flat: FlatVAE, pixels: Tensor) -> Tensor:
     """Return the PSNR in dB of each of uint8 [N, height, width, 3], decoded from the mean
     latents and rounded to 8 bits, float32 [N].
     """
     found = []
-    for batch in torch.split(pixels, batch_size):
+    for batch in torch.split(pixels, _NUM_AT_ONCE):
         decoded = flat.decode(flat.encode(to_unit(batch))[0])
         shown = (decoded / 2 + 0.5).clamp(0, 1).mul(255).round()
         error = shown - batch.permute(0, 3, 1, 2).float()
@@ -167,10 +169,10 @@ def psnr(flat: FlatVAE, pixels: Tensor, batch_size: int = 16) -> Tensor:
 
 
 @torch.no_grad()
-def measure_latents(flat: FlatVAE, pool: PixelPool, num: int, batch_size: int = 16) -> Tensor:
+def measure_latents(flat: FlatVAE, pool: PixelPool, num: int) -> Tensor:
     """Return the mean and the standard deviation of sampled latents, all channels together."""
     parts = []
-    for batch in torch.split(pool.pixels[:num], batch_size):
+    for batch in torch.split(pool.pixels[:num], _NUM_AT_ONCE):
         mean, logvar = flat.encode(to_unit(batch))
         parts.append(mean + torch.exp(0.5 * logvar) * torch.randn_like(mean))
     return torch.stack(torch.std_mean(torch.cat(parts))).flip(0)

@@ -8,12 +8,13 @@ import signal
 import socket
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
+from kit.commands.numbers import integer
 from kit.commands.output import Say
 from kit.commands.serve import API_KEY_VARIABLE
 from kit.demo.children import DENSE, PAGED, SERVER_BYTES, Child, held_signals, start, stop
-from kit.errors import ConfigError
+from kit.errors import ConfigError, flag_error
+from kit.hub.endpoint import is_server_url
 from kit.platforms.cpu import CpuPlatform
 from kit.server.listen import open_listener, shown_url
 from kit.telemetry.log import configure_logging
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from kit.demo.desk import Servers
 
 DEFAULT_PORT, DEFAULT_SERVER_PORT = 7860, 8091
-_SOURCE = "the command line"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address of the page (127.0.0.1)")
     parser.add_argument(
         "--port",
-        type=int,
+        type=integer,
         help="of the page, 0 takes a free one (7860; make demo: DEMO_PORT=)",
     )
     parser.add_argument(
@@ -51,7 +51,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--server-port",
-        type=int,
+        type=integer,
         metavar="PORT",
         help="of the server to start, the second one takes the next; 0 takes free ones "
         "(8091; make demo: DEMO_SERVER_PORT=)",
@@ -61,8 +61,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def demo(args: argparse.Namespace, *, say: Say, note: Say) -> int:
     """Serve the page until a signal comes; `say` gets its URL, `note` what servers log."""
     _check(args)
-    ports = _free_ports(args.server_port) if args.server is None else None
     with _page_listener(args.host, args.port) as listener:
+        # With the page's own port taken, so that no server is given it.
+        ports = _free_ports(args.server_port) if args.server is None else None
         configure_logging()
         # Until the page runs and has handlers of its own: what ends this must end the servers, too.
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -96,21 +97,23 @@ def _check(args: argparse.Namespace) -> None:
             "kit demo", "needs Gradio, which is not installed", remedy="install the extra `demo`"
         )
     if args.server is None and args.compare_server is not None:
-        raise _refusal(
+        raise flag_error(
             "--compare-server", "stands alone", args.compare_server, "give --server, too"
         )
     if args.server is not None and args.server_port is not None:
-        raise _refusal(
+        raise flag_error(
             "--server-port", "is for a server to start", args.server_port, "leave out --server"
         )
     for name in ("server", "compare_server"):
         if getattr(args, name) is None and (url := getattr(args, f"public_{name}")) is not None:
             flag = name.replace("_", "-")
-            raise _refusal(f"--public-{flag}", "stands alone", url, f"give --{flag}, too")
+            raise flag_error(f"--public-{flag}", "stands alone", url, f"give --{flag}, too")
     for name in ("server", "compare_server", "public_server", "public_compare_server"):
         flag, url = f"--{name.replace('_', '-')}", getattr(args, name)
-        if url is not None and not _is_url(url):
-            raise _refusal(flag, "is no URL of a server", url, "write it as http://localhost:8091")
+        if url is not None and not is_server_url(url):
+            raise flag_error(
+                flag, "is no URL of a server", url, "write it as http://localhost:8091"
+            )
 
 
 def _servers(
@@ -147,7 +150,7 @@ def _page_listener(host: str, given: int | None) -> socket.socket:
         if error.field != "--port":
             raise
         remedy = f"{error.remedy}: --port, for make demo DEMO_PORT="
-        raise _port_refusal("--port", error.reason, error.value, remedy, given) from error
+        raise _port_error("--port", error.reason, error.value, remedy, given) from error
 
 
 def _free_ports(given: int | None) -> tuple[int, int]:
@@ -164,7 +167,7 @@ def _free_ports(given: int | None) -> tuple[int, int]:
             "choose another with --server-port, for make demo DEMO_SERVER_PORT=, "
             "or show the server that runs there with --server"
         )
-        raise _port_refusal(
+        raise _port_error(
             "--server-port", second + error.reason, error.value, remedy, given
         ) from error
     finally:
@@ -173,20 +176,9 @@ def _free_ports(given: int | None) -> tuple[int, int]:
     return one, two
 
 
-def _port_refusal(
+def _port_error(
     flag: str, reason: str, port: object, remedy: str, given: int | None
 ) -> ConfigError:
-    source = "default" if given is None else _SOURCE
-    return ConfigError(flag, reason, value=port, source=source, remedy=remedy)
-
-
-def _is_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
-        return False
-
-
-def _refusal(flag: str, reason: str, value: object, remedy: str) -> ConfigError:
-    return ConfigError(flag, reason, value=value, source=_SOURCE, remedy=remedy)
+    if given is None:
+        return ConfigError(flag, reason, value=port, source="default", remedy=remedy)
+    return flag_error(flag, reason, port, remedy)

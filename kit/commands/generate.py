@@ -10,7 +10,7 @@ from kit.commands.images import read_images
 from kit.commands.output import Say, check_writable
 from kit.config.deploy import DeployConfig
 from kit.engine.images import ImageFormat, encode_image, output_format
-from kit.errors import ConfigError, InvalidRequestError
+from kit.errors import InvalidRequestError, flag_error
 from kit.request import GenerationRequest, SamplingParams
 from kit.tokenizer.buckets import parse_size
 
@@ -56,12 +56,11 @@ def _check_quality(quality: int | None, image_format: ImageFormat) -> None:
     if quality is None or (image_format != "png" and 0 <= quality <= 100):
         return
     is_png = image_format == "png"
-    raise ConfigError(
+    raise flag_error(
         "--quality",
         "png loses nothing, so it has no quality" if is_png else "is out of range",
-        value=quality,
-        source="the command line",
-        remedy="name a .jpg or .webp file with --output" if is_png else "give 0 to 100",
+        quality,
+        "name a .jpg or .webp file with --output" if is_png else "give 0 to 100",
     )
 
 

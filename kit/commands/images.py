@@ -25,7 +25,9 @@ def read_images(
             with path.open("rb") as file:
                 images.append(preprocessor.read_image(file, field))
         except OSError as error:
+            # A pipe's error has no text of the system's.
+            reason = error.strerror or "it is a pipe; save the picture to a file and name that"
             raise InvalidRequestError(
-                f"{field}: cannot be read: {error.strerror}", param="image"
+                f"{field}: cannot be read: {reason}", param="image"
             ) from error
     return tuple(images)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import suppress
 
-from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
-from kit.commands.deployment import FLAGS
+from kit.commands.deployment import FLAGS, model_folder
+from kit.commands.numbers import integer
 from kit.commands.output import Say
-from kit.hub.copies import find_model
+from kit.config.paths import packaged_names
+from kit.errors import ConfigError, KitError
 from kit.plan.device import CARDS
-from kit.plan.plan import PUBLISHED, plan_deployment
+from kit.plan.plan import PUBLISHED, Plan, plan_deployment
 from kit.plan.size import DEFAULT_PROMPT_TOKENS
 from kit.plan.text import describe_plan
 
@@ -35,14 +37,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--prompt-tokens",
-        type=int,
+        type=integer,
         metavar="N",
         help="tokens of a row before the image's: system text, prompt, template (default: "
         f"{DEFAULT_PROMPT_TOKENS}, or what a row has room for)",
     )
     parser.add_argument(
         "--references",
-        type=int,
+        type=integer,
         default=0,
         metavar="N",
         help="reference images of a request, each of the largest size (default: 0)",
@@ -55,32 +57,40 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     device.add_argument(
         "--memory",
-        type=_bytes,
+        type=integer,
         metavar="BYTES",
-        help="of each Hopper card, or of the host where devices is cpu",
+        help="of each Hopper card, or of the host where devices is cpu; 85899345920 is 80 GiB",
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
-def _bytes(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"give bytes as a whole number, 85899345920 for 80 GiB; got {text!r}"
-        ) from None
-
-
 def plan(args: argparse.Namespace, say: Say) -> int:
-    """Print a plan; returns 2 if a size does not fit."""
-    model = args.model
-    if model is None:
-        model = DEFAULT_CHECKPOINT
-    elif model != PUBLISHED:
-        model = find_model(model, "MODEL")
-    planned = plan_deployment(
-        model,
-        args.deploy_config,
+    """Print a plan; returns 2 if a size does not fit.
+
+    Where the base does not fit the named card, the packaged deploy files that do are named.
+    """
+    try:
+        planned = _plan(args, args.deploy_config)
+    except ConfigError as error:
+        if hint := _fitting_files(args):
+            remedy = f"{error.remedy}, or {hint}" if error.remedy else hint
+            raise ConfigError(
+                error.field, error.reason, value=error.value, source=error.source, remedy=remedy
+            ) from error
+        raise
+    if args.json:
+        say(json.dumps(planned.as_json(), indent=2))
+    else:
+        say(describe_plan(planned).rstrip())
+        if not planned.fits and (hint := _fitting_files(args)):
+            say(hint)
+    return 0 if planned.fits else EXIT_DOES_NOT_FIT
+
+
+def _plan(args: argparse.Namespace, deploy_config: str | None) -> Plan:
+    return plan_deployment(
+        args.model if args.model == PUBLISHED else model_folder(args.model, "MODEL"),
+        deploy_config,
         stage_overrides=args.stage_overrides,
         flags={name: getattr(args, name) for name in FLAGS},
         sizes=args.size,
@@ -89,5 +99,17 @@ def plan(args: argparse.Namespace, say: Say) -> int:
         card=args.card,
         memory_bytes=args.memory,
     )
-    say(json.dumps(planned.as_json(), indent=2) if args.json else describe_plan(planned).rstrip())
-    return 0 if planned.fits else EXIT_DOES_NOT_FIT
+
+
+def _fitting_files(args: argparse.Namespace) -> str:
+    """Say with which packaged deploy files all sizes fit the named card; empty with none to say."""
+    if args.card is None or args.deploy_config is not None:
+        return ""
+    fitting = []
+    for name in packaged_names("deploy"):
+        with suppress(KitError):
+            if _plan(args, name).fits:
+                fitting.append(name)
+    if not fitting:
+        return ""
+    return f"take a packaged deploy file that fits: --deploy-config {' or '.join(fitting)}"

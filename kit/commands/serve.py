@@ -6,12 +6,12 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT_NOTE
+from kit.commands.numbers import integer, number
 from kit.commands.output import Say
 from kit.config.deploy import DeployConfig
-from kit.errors import ConfigError
+from kit.errors import ConfigError, flag_error
 from kit.server.listen import open_listener
 from kit.server.settings import ServerSettings
 from kit.telemetry.log import configure_logging
@@ -21,14 +21,12 @@ API_KEY_VARIABLE = "KIT_API_KEY"
 DEFAULT_MODEL_NAME = "hunyuan_image3_tiny"
 """Public id of the shipped checkpoint."""
 
-_SOURCE = "the command line"
-
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that concern the server and not the deployment."""
     group = parser.add_argument_group("server")
     group.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    group.add_argument("--port", type=int, default=8091, help="0 takes a free one (8091)")
+    group.add_argument("--port", type=integer, default=8091, help="0 takes a free one (8091)")
     group.add_argument(
         "--served-model-name",
         action="append",
@@ -46,27 +44,27 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--max-body-bytes",
-        type=int,
+        type=integer,
         default=ServerSettings.max_body_bytes,
         metavar="BYTES",
         help="largest body of a request (%(default)s)",
     )
     group.add_argument(
         "--request-timeout-s",
-        type=float,
+        type=number,
         metavar="SECONDS",
         help="time limit of requests that name none, queue included (none)",
     )
     group.add_argument(
         "--stall-limit-s",
-        type=float,
+        type=number,
         default=ServerSettings.stall_limit_s,
         metavar="SECONDS",
         help="/ready says no after so long without a step while one is due (%(default)s)",
     )
     group.add_argument(
         "--shutdown-grace-s",
-        type=float,
+        type=number,
         default=30.0,
         metavar="SECONDS",
         help="what the running request gets after a signal (%(default)s)",
@@ -97,9 +95,9 @@ def read_settings(args: argparse.Namespace, environment_key: str | None) -> Serv
 
     names = args.served_model_name or [args.model or DEFAULT_MODEL_NAME]
     if not all(name.strip() for name in names):
-        raise _refusal("--served-model-name", "is blank", names, "give a name or leave it out")
+        raise flag_error("--served-model-name", "is blank", names, "give a name or leave it out")
     if args.max_body_bytes < 1:
-        raise _refusal(
+        raise flag_error(
             "--max-body-bytes", "is no size", args.max_body_bytes, "give at least 1 byte"
         )
     timeout_s = args.request_timeout_s
@@ -132,7 +130,9 @@ def _api_key(flag: str | None, variable: str | None) -> str | None:
 
 def _root_path(path: str) -> str:
     if path and (not path.startswith("/") or path.endswith("/") or "//" in path):
-        raise _refusal("--root-path", "is no path", path, "write it as /images, without a / behind")
+        raise flag_error(
+            "--root-path", "is no path", path, "write it as /images, without a / behind"
+        )
     return path
 
 
@@ -143,9 +143,5 @@ def _seconds(
     if not least <= value <= most:
         limit = f" and at most {most:g}" if most < sys.float_info.max else ""
         remedy = f"give at least {least:g}{limit} seconds"
-        raise _refusal(flag, "is no such time", value, remedy)
+        raise flag_error(flag, "is no such time", value, remedy)
     return value
-
-
-def _refusal(flag: str, reason: str, value: Any, remedy: str) -> ConfigError:
-    return ConfigError(flag, reason, value=value, source=_SOURCE, remedy=remedy)

@@ -22,7 +22,8 @@ ExecutorBackend = Literal["inline", "mp", "ray"]
 PrefixLevel = Literal["rows", "images", "requests"]
 AttentionBackend = Literal["FLASH_ATTN", "TORCH_SDPA", "CUDNN_ATTN"]
 Count = Annotated[int, Field(ge=1)]
-DeviceList = Annotated[str, Field(pattern=r"^(cpu|[0-9]{1,4}( *, *[0-9]{1,4})*)$")]
+_ID = "(0|[1-9][0-9]{0,3})"
+DeviceList = Annotated[str, Field(pattern=rf"^(cpu|{_ID}( *, *{_ID})*)$")]
 
 
 class _Frozen(BaseModel):

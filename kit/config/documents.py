@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os.path import isfile
 from pathlib import Path
 
 from kit.config.deploy import BASE_SOURCE, PIPELINE
@@ -93,7 +94,7 @@ def _read_document(path: Path, source: str) -> Document:
 def _find(name: str, folder: Path, field: str, asked_by: str) -> tuple[Path, str]:
     """Find a deploy file by path or packaged name; returns it and how messages call it."""
     path = folder / name
-    if path.is_file():
+    if isfile(path):  # Path.is_file() raises for a name that no file can have
         return path, str(path)
     packaged = packaged_file("deploy", name)
     if packaged is not None:

@@ -61,7 +61,6 @@ def _lacks(what: str) -> str:
     return f"known vLLM-Omni field; this kit does not {what}"
 
 
-_OFFLOAD = _lacks("move weights off the device")
 _QUANTIZATION = _lacks("quantize weights, and keys and values in pages are unquantized")
 _UNQUANTIZED = "remove it and use unquantized weights"
 
@@ -205,8 +204,9 @@ FOREIGN_FIELDS: Mapping[str, ForeignField] = {
         ("stage",),
         "diffusion_offload_config dlo_use_allgather dlo_resident_layers host_weight_runtime_mode "
         "host_weight_runtime_root dlo_host_registration_limit_gib",
-        _OFFLOAD,
+        _lacks("have settings of offload but on and off"),
         neutral=(0,),
+        remedy="remove it, or set enable_layerwise_offload or enable_cpu_offload",
     ),
     **_fields(
         ("stage",),

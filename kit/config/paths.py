@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import isfile
 from pathlib import Path
 
 import kit
@@ -22,7 +23,7 @@ def packaged_file(kind: str, name: str) -> Path | None:
     if Path(name).name != name:
         return None
     path = configs_folder() / kind / f"{name.removesuffix('.yaml')}.yaml"
-    return path if path.is_file() else None
+    return path if isfile(path) else None
 
 
 def packaged_names(kind: str) -> list[str]:

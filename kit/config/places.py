@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kit.config.deploy import leaf_fields
-from kit.config.foreign import PLATFORM_NAMES, foreign_names
+from kit.config.foreign import FOREIGN_FIELDS, PLATFORM_NAMES, foreign_names
 from kit.errors import ConfigError
 
 
@@ -34,7 +34,9 @@ class Place:
 
     def field(self, name: object) -> str:
         """Return a field's name as an operator finds it in a file."""
-        return f"{self.title}.{name}" if self.title else str(name)
+        text = str(name)
+        shown = text if text and text.isprintable() else repr(text)
+        return f"{self.title}.{shown}" if self.title else shown
 
 
 def _children(prefix: str) -> dict[str, str]:
@@ -113,7 +115,11 @@ def check_names(content: Mapping[str, object], place: Place, source: str) -> Non
 
 def _name_error(name: object, value: object, place: Place, source: str) -> ConfigError:
     homes = [home for home in (PARALLEL, SAMPLING, STAGE, TOP) if name in home.names]
-    if homes and place is not FLAGS:
+    if homes and place is not FLAGS and name in homes[0].foreign:
+        # Moved there, it would be refused anew: nothing in this kit acts upon it.
+        foreign = FOREIGN_FIELDS[str(name)]
+        reason, remedy = foreign.reason, foreign.remedy
+    elif homes and place is not FLAGS:
         reason = "known field in the wrong place"
         remedy = f"write it as {homes[0].field(name)}" + (
             "" if homes[0].title else " at the top level of the file"

@@ -15,8 +15,8 @@ from kit.errors import ConfigError
 
 # pydantic's error type to what is expected and how to write it; {} takes the error's context.
 _EXPECTATIONS = {
-    "int_type": ("must be an integer", "write a whole number, without quotes or a decimal point"),
-    "float_type": ("must be a number", "write a number, without quotes"),
+    "int_type": ("must be an integer", "write an integer as JSON does, such as 7, without quotes"),
+    "float_type": ("must be a number", "write a number as JSON does, such as 0.9, without quotes"),
     "finite_number": ("must be a finite number", "write a finite number"),
     "bool_type": ("must be true or false", "write true or false, without quotes"),
     "string_type": ("must be a text", "write it in quotes"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import yaml
 
 from kit.errors import ConfigError
+from kit.numerals import WRITTEN
 
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 
@@ -50,7 +52,11 @@ def read_yaml(path: Path, source: str, title: str = "deploy file") -> dict[str, 
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader keeps the last of two equal keys; this one refuses them."""
+    """Refuses the second of two equal keys; reads plain values as YAML 1.2 does, numbers as JSON.
+
+    SafeLoader keeps the last key and reads YAML 1.1, where 010 is 8, 1:30 is 90, 1_0 is 10, 1e3 is
+    a text, yes is true and 2025-01-01 is a date.
+    """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         try:
@@ -64,8 +70,15 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         seen: set[str] = set()
         # Before the base class runs: it replaces `<<` by the keys that it merges in.
-        for key_node, _ in node.value:
-            key = "<<" if key_node.tag == _MERGE_TAG else self.construct_object(key_node, deep=True)
+        for key_node, value_node in node.value:
+            is_merge = key_node.tag == _MERGE_TAG
+            # Of several, YAML lets the first one win, and PyYAML 6.0.4 mostly the last.
+            if is_merge and isinstance(value_node, yaml.SequenceNode):
+                raise yaml.constructor.ConstructorError(
+                    problem="<< takes one mapping, not a list; merge one and write the rest out",
+                    problem_mark=key_node.start_mark,
+                )
+            key = "<<" if is_merge else self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise yaml.constructor.ConstructorError(
                     problem=f"key {key!r} is no text; write it in quotes",
@@ -78,6 +91,19 @@ class _StrictLoader(yaml.SafeLoader):
                 )
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+
+_StrictLoader.yaml_implicit_resolvers = {}
+for _name, _written, _first in (
+    ("merge", "<<", "<"),
+    ("null", "~|null|Null|NULL|", ("~", "n", "N", "")),
+    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", "-?(0|[1-9][0-9]*)", "-0123456789"),
+    ("float", rf"{WRITTEN}|-?\.inf|\.nan", "-.0123456789"),
+):
+    _StrictLoader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_name}", re.compile(rf"(?:{_written})\Z"), _first
+    )
 
 
 def _syntax_error(error: yaml.YAMLError, text: str, source: str, title: str) -> ConfigError:

@@ -6,8 +6,7 @@ import base64
 from dataclasses import dataclass
 from typing import Any
 
-SHIPPED_VERSION = "hunyuan_image3_tiny"
-"""What the checkpoint that ships with the kit calls itself."""
+from kit.checkpoint.shipped import DEFAULT_FINGERPRINT
 
 KINDS = ("prefix", "target", "shared")
 """What may lie in a page that a request holds."""
@@ -49,7 +48,7 @@ class Info:
     @property
     def shipped(self) -> bool:
         """Whether it serves the checkpoint that ships with the kit, for which the examples are."""
-        return bool(self.raw["model"]["version"] == SHIPPED_VERSION)
+        return self.fingerprint == DEFAULT_FINGERPRINT
 
 
 @dataclass(frozen=True)

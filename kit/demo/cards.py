@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from kit.demo.answers import SHIPPED_VERSION, Picture
+from kit.checkpoint.shipped import DEFAULT_FINGERPRINT
+from kit.demo.answers import Picture
 
 PICTURES_PATH = "pictures"
 """Relative: the page may be shown below another path."""
@@ -24,6 +25,9 @@ class Card:
     prompt: str
     seed: int
     size: str
+    reference_seed: int | None
+    """None without reference images."""
+
     num_steps: int
     guidance: float
     total_time_s: float
@@ -40,6 +44,7 @@ def make_card(picture: Picture, key: str, images: Sequence[str] = ()) -> Card:
         prompt=picture.prompt,
         seed=picture.seed,
         size=picture.size,
+        reference_seed=picture.sampling["reference_seed"],
         num_steps=picture.sampling["num_inference_steps"],
         guidance=picture.sampling["guidance_scale"],
         total_time_s=picture.metrics["total_time_s"],
@@ -49,8 +54,9 @@ def make_card(picture: Picture, key: str, images: Sequence[str] = ()) -> Card:
     )
 
 
-def file_name(card: Card) -> str:
-    return f"kit-seed-{card.seed}.png"
+def file_name(seed: int, key: str) -> str:
+    """Name a picture's file; an edit may have the seed of the picture that it is made from."""
+    return f"kit-seed-{seed}-{key[:8]}.png"
 
 
 def replay_command(card: Card) -> str:
@@ -61,11 +67,13 @@ def replay_command(card: Card) -> str:
     num_threads = card.replay["record"]["platform"]["num_threads"]
     model = "" if _is_of_shipped(card) else " --model CHECKPOINT"
     images = "".join(f" --image {shlex.quote(name)}" for name in card.images)
-    return f"OMP_NUM_THREADS={num_threads} kit replay {file_name(card)}{model}{images}"
+    return (
+        f"OMP_NUM_THREADS={num_threads} kit replay {file_name(card.seed, card.key)}{model}{images}"
+    )
 
 
 def _is_of_shipped(card: Card) -> bool:
-    return bool(card.replay["record"]["model"]["version"] == SHIPPED_VERSION)
+    return bool(card.replay["record"]["model"]["fingerprint"] == DEFAULT_FINGERPRINT)
 
 
 def gallery(cards: list[Card]) -> str:
@@ -78,9 +86,14 @@ def gallery(cards: list[Card]) -> str:
 def show_card(card: Card) -> str:
     """Return one picture with its facts, its download and its replay record."""
     width, height = card.size.split("x")
-    url, name = f"{PICTURES_PATH}/{card.key}", escape(file_name(card))
+    url, name = f"{PICTURES_PATH}/{card.key}", file_name(card.seed, card.key)
     record = escape(json.dumps(card.replay, indent=2, ensure_ascii=False))
     warnings = "".join(f'<p class="kit-note">{escape(text)}</p>' for text in card.warnings)
+    reference_seed = (
+        ""
+        if card.reference_seed is None
+        else f"<div><dt>reference seed</dt><dd>{card.reference_seed}</dd></div>"
+    )
     where = (
         ""
         if _is_of_shipped(card)
@@ -91,12 +104,14 @@ def show_card(card: Card) -> str:
         f'<img src="{url}" alt="{escape(card.prompt)}, seed {card.seed}" width="{width}" '
         f'height="{height}">'
         f'<figcaption><p class="kit-prompt">{escape(card.prompt)}</p>'
-        f"<dl><div><dt>seed</dt><dd>{card.seed}</dd></div>"
+        f"<dl><div><dt>seed</dt><dd>{card.seed}</dd></div>{reference_seed}"
         f"<div><dt>time</dt><dd>{card.total_time_s:.2f} s</dd></div>"
         f"<div><dt>steps</dt><dd>{card.num_steps}</dd></div>"
         f"<div><dt>guidance</dt><dd>{card.guidance:g}</dd></div>"
         f"<div><dt>size</dt><dd>{width} × {height}</dd></div></dl>"
-        f'<p class="kit-actions"><a href="{url}" download="{name}">Download PNG</a></p>'
+        f'<p class="kit-actions"><a href="{url}" download="{name}">Download PNG</a>'
+        f'<button type="button" data-reuse="{card.key}" data-seed="{card.seed}">Use as reference '
+        "image</button></p>"
         f"<details><summary>Replay record</summary>"
         f'<p class="kit-note">It also lies in the file. This makes the picture again and compares'
         f"{where}:</p>{code_block(escape(replay_command(card)))}"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from kit.telemetry.environment import num_usable_cpus
 from kit.telemetry.log import get_logger
 
 SERVER_BYTES = 1 << 30
@@ -121,7 +122,7 @@ def held_signals() -> Iterator[None]:
 
 def _num_threads() -> int:
     """All cores but one: threads wait for each other, and the page and a browser run here, too."""
-    return max(1, len(os.sched_getaffinity(0)) - 1)
+    return max(1, num_usable_cpus() - 1)
 
 
 def stop(children: list[Child]) -> None:

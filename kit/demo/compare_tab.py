@@ -16,6 +16,7 @@ from kit.demo.desk import Desk
 from kit.demo.drawing import Drawing
 from kit.demo.feed import ServerFeed
 from kit.demo.form import FieldError, RequestForm, read_fields, read_images
+from kit.demo.reuse import ON_LOAD, let_reuse
 from kit.demo.words import name_server, say_error, show_error
 from kit.errors import KitError
 
@@ -50,8 +51,10 @@ class CompareTab:
                 self._result = gr.HTML(
                     '<p class="kit-empty">Both pictures will be here, and how far they are '
                     "apart.</p>",
+                    js_on_load=ON_LOAD,
                     elem_id="comparison",
                 )
+        let_reuse(self._result, self.form, desk.shelf)
         self.start.click(
             self._compare,
             self.form.inputs,

@@ -12,6 +12,7 @@ from kit.demo.cards import Card, gallery, make_card, show_preview, show_progress
 from kit.demo.desk import Desk
 from kit.demo.feed import ServerFeed
 from kit.demo.form import FieldError, RequestForm, read_fields, read_images
+from kit.demo.reuse import ON_LOAD, let_reuse
 from kit.demo.words import say_error, show_error
 from kit.errors import KitError
 
@@ -45,7 +46,8 @@ class CreateTab:
                 self._said = gr.HTML(elem_id="create-said", elem_classes="kit-slot kit-live")
             with gr.Column(scale=6, min_width=300):
                 self._progress = gr.HTML(elem_id="create-progress", elem_classes="kit-slot")
-                self._gallery = gr.HTML(gallery([]), elem_id="gallery")
+                self._gallery = gr.HTML(gallery([]), js_on_load=ON_LOAD, elem_id="gallery")
+        let_reuse(self._gallery, self.form, desk.shelf)
         self._cards = gr.State([])
         self.last = gr.State(None)
         self.start.click(

@@ -11,12 +11,12 @@ import gradio as gr
 from kit.demo.answers import Info
 from kit.demo.cards import code_block
 from kit.demo.desk import Desk
+from kit.demo.examples import PROMPTS
 from kit.demo.feed import ServerFeed
-from kit.demo.form import EXAMPLES
 from kit.demo.snippets import as_curl, as_python
 
 INTERVAL_S = 1.0
-_FIRST_BODY: dict[str, Any] = {"prompt": EXAMPLES[0], "n": 1, "seed": 7}
+_FIRST_BODY: dict[str, Any] = {"prompt": PROMPTS[0], "n": 1, "seed": 7}
 
 
 class DeploymentTab:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from html import escape
@@ -21,6 +21,7 @@ from kit.demo.create_tab import CreateTab
 from kit.demo.deployment_tab import DeploymentTab
 from kit.demo.desk import Desk
 from kit.demo.feed import ServerFeed
+from kit.demo.form import RequestForm
 from kit.demo.pages_tab import PagesTab
 from kit.demo.theme import THEME
 from kit.demo.words import say_state
@@ -46,17 +47,21 @@ _POLICY = (
 class _Known:
     """What one browser page shows of the servers."""
 
+    offered: tuple[Mapping[str, Info], ...]
+    """For each form, the servers whose reach it offers; empty before all of them said anything."""
+
     states: str = ""
-    info: Info | None = None
-    """What its forms offer; None before a server said anything."""
 
     can_ask: tuple[bool, ...] = ()
     """For each start button, whether the servers that it needs answer."""
 
 
 class _Asking(NamedTuple):
-    """A start button, the name of what it draws on a browser page, the servers that it needs."""
+    """A form, its start button, the name of what it draws on a browser page, the servers that it
+    needs.
+    """
 
+    form: RequestForm
     start: gr.Button
     key: Callable[[str], str]
     needed: list[ServerFeed]
@@ -117,14 +122,12 @@ def build_blocks(desk: Desk) -> gr.Blocks:
         with gr.Tabs(overflow_behavior="wrap"):
             with gr.Tab("Create", id="create") as create_item:
                 create = CreateTab(desk)
-            forms = [create.form]
-            asking = [_Asking(create.start, str, [desk.main])]
+            asking = [_Asking(create.form, create.start, str, [desk.main])]
             quiet = [create_item]
             if desk.other is not None:
                 with gr.Tab("Compare", id="compare") as compare_item:
                     compare = CompareTab(desk, desk.other)
-                forms.append(compare.form)
-                asking.append(_Asking(compare.start, page_key, desk.feeds))
+                asking.append(_Asking(compare.form, compare.start, page_key, desk.feeds))
                 quiet.append(compare_item)
             with gr.Tab("Pages", id="pages") as pages_item:
                 pages = PagesTab(desk)
@@ -139,27 +142,30 @@ def build_blocks(desk: Desk) -> gr.Blocks:
                 show_progress="hidden",
                 concurrency_limit=None,
             )
-        known = gr.State(_Known())
-        offered = [field for form in forms for field in form.offered]
+        known = gr.State(_Known(({},) * len(asking)))
+        offered = [field for asked in asking for field in asked.form.offered]
 
         def look(request: gr.Request, known_now: _Known, *values: Any) -> dict[Any, Any]:
-            states, info = _states(desk), desk.main.info
+            states, left = _states(desk), iter(values)
             updates: dict[Any, Any] = {}
             if states != known_now.states:
                 updates[state] = states
-            if info is not None and _offer_key(info) != _offer_key(known_now.info):
-                left = iter(values)
-                for form in forms:
-                    shown = [next(left) for _ in form.offered]
-                    updates |= form.offer(info, known_now.info, shown)
-            can_ask = tuple(all(feed.answers for feed in needed) for _, _, needed in asking)
+            offers = list(known_now.offered)
+            for index, asked in enumerate(asking):
+                shown = [next(left) for _ in asked.form.offered]
+                infos = {feed.name: feed.info for feed in asked.needed if feed.info is not None}
+                are_known = len(infos) == len(asked.needed)
+                if are_known and _offer_key(infos) != _offer_key(offers[index]):
+                    updates |= asked.form.offer(infos, offers[index], shown)
+                    offers[index] = infos
+            can_ask = tuple(all(feed.answers for feed in asked.needed) for asked in asking)
             if can_ask != known_now.can_ask:
                 session = str(request.session_hash)
-                for (start, key, _), possible in zip(asking, can_ask, strict=True):
+                for asked, possible in zip(asking, can_ask, strict=True):
                     # What is drawn holds its button, and looks again at its end.
-                    if not desk.drawings.is_running(key(session)):
-                        updates[start] = gr.update(interactive=possible)
-            updates[known] = _Known(states, info or known_now.info, can_ask)
+                    if not desk.drawings.is_running(asked.key(session)):
+                        updates[asked.start] = gr.update(interactive=possible)
+            updates[known] = _Known(tuple(offers), states, can_ask)
             return updates
 
         gr.Timer(_STATE_INTERVAL_S).tick(
@@ -169,8 +175,8 @@ def build_blocks(desk: Desk) -> gr.Blocks:
                 state,
                 known,
                 *offered,
-                *(field for form in forms for field in form.shown),
-                *(start for start, _, _ in asking),
+                *(field for asked in asking for field in asked.form.shown),
+                *(asked.start for asked in asking),
             ],
             show_progress="hidden",
             concurrency_limit=None,
@@ -199,9 +205,9 @@ def _states(desk: Desk) -> str:
     return f'<div class="kit-states">{"".join(map(say_state, desk.feeds))}</div>'
 
 
-def _offer_key(info: Info | None) -> tuple[Any, ...]:
-    """What the forms offer changes when this does; empty while unknown."""
-    return () if info is None else (info.name, info.fingerprint, info.defaults)
+def _offer_key(infos: Mapping[str, Info]) -> list[Any]:
+    """What a form offers changes when this does; empty while unknown."""
+    return [(info.name, info.fingerprint, info.defaults) for info in infos.values()]
 
 
 class _OwnHostOnly:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from html import escape
 
 from kit.demo.client import AnswerError, UnreachableError
@@ -19,6 +18,7 @@ FIELDS = {
     "seed": "seed",
     "n": "count",
     "image": "images",
+    "reference_seed": "reference-seed",
 }
 """The page's field for each field of a request that it sends."""
 
@@ -30,6 +30,7 @@ _LABELS = {
     "seed": "Seed",
     "count": "Pictures",
     "images": "Reference images",
+    "reference-seed": "Reference seed",
 }
 _STATES = {
     "unknown": "asking",
@@ -108,9 +109,12 @@ def _say_refusal(error: AnswerError, server: str) -> tuple[str | None, str]:
         return None, f"{server} stopped the request: it took longer than the server allows."
     if error.code == "invalid_api_key":
         return None, f"{server} wants a key: start this page with the key in KIT_API_KEY."
-    field = FIELDS.get(error.param or "")
+    # image[1] is the second image; people count from 1.
+    name, _, index = (error.param or "").removesuffix("]").partition("[")
+    field = FIELDS.get(name)
     if field is None:
         return None, error.message
     # "steps: got 0, expected ...": the field is named by its place on the page.
-    reason = re.sub(rf"^{re.escape(error.param or '')}: ", "", error.message)
-    return field, f"{_LABELS[field]}: {reason}"
+    reason = error.message.removeprefix(f"{error.param}: ")
+    place = f", number {int(index) + 1}" if index.isdecimal() else ""
+    return field, f"{_LABELS[field]}{place}: {reason}"

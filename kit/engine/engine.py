@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,7 +14,7 @@ from kit.config.deploy import DeployConfig, executor_backend
 from kit.config.runnable import check_runnable
 from kit.engine.facts import collect_facts
 from kit.engine.kv_view import KVView
-from kit.engine.pending import OnStep, Pending, RequestHandle
+from kit.engine.pending import Pending, RequestHandle
 from kit.engine.pool import WorkerPool
 from kit.engine.prefix import plan_sharing, request_keys
 from kit.engine.preprocess import Preprocessor
@@ -30,9 +31,10 @@ from kit.modelspec.config import load_model_config
 from kit.modelspec.files import CheckpointFiles
 from kit.modelspec.tensors import check_tensors
 from kit.parallel.topology import Topology
-from kit.request import GenerationRequest, GenerationResult
+from kit.request import GenerationRequest, GenerationResult, OnStep
 from kit.scheduler.scheduler import SchedulerSnapshot
 from kit.telemetry.metrics import EngineMetrics
+from kit.tokenizer.buckets import largest_fitting
 
 
 class ImageEngine:
@@ -245,11 +247,12 @@ class ImageEngine:
         submitted = time.perf_counter()
         prepared = self.preprocessor.prepare(request)
         request_id = request.request_id or f"img-{uuid.uuid4().hex}"
-        layout = prepared.rows.layout
         # Here, on the caller's thread: nobody waits for the hashes but who sent the request.
         prefix = None
         if self._sharing is not None:
             prefix = request_keys(self._sharing, request, prepared)
         pending = Pending(request_id, request, prepared, on_step, submitted, prefix)
-        self._queue.add(pending, lambda tokens: self.preprocessor.largest_size(layout, tokens))
+        model, sizes = self.preprocessor.model, self.preprocessor.sizes
+        prefix_len = prepared.rows.layout.prefix_len
+        self._queue.add(pending, partial(largest_fitting, model, sizes, prefix_len))
         return pending

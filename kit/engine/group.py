@@ -12,7 +12,7 @@ from kit.engine.status import GroupState
 from kit.errors import CancelledError, EngineError, GroupLostError, KitError, UnavailableError
 from kit.executor.base import Executor
 from kit.messages import RunRequest, RunResult, Tick
-from kit.request import GenerationResult, StepEvent
+from kit.request import GenerationResult, OnStep, StepEvent
 from kit.telemetry.log import get_logger
 from kit.telemetry.metrics import EngineMetrics
 
@@ -39,7 +39,7 @@ class WorkerGroup:
         metrics: EngineMetrics,
         on_down: Callable[[BaseException], None],
         *,
-        by_steps: bool = False,
+        by_steps: bool,
     ) -> None:
         """`start` loads the group; `on_down` is told why it is given up; by_steps: as the queue."""
         self.index, self._start, self._queue, self._metrics = index, start, queue, metrics
@@ -177,9 +177,7 @@ class WorkerGroup:
         return self._executor
 
 
-def _advance(
-    executor: Executor, run: RunRequest, turn: Turn, on_step: Callable[[StepEvent], None]
-) -> RunResult | None:
+def _advance(executor: Executor, run: RunRequest, turn: Turn, on_step: OnStep) -> RunResult | None:
     """Make a request's next step; None, or its result if that was all."""
     is_stopped = turn.pending.is_stopped()
     answer = executor.advance(Tick(run.request_id, run if turn.is_first else None, is_stopped))

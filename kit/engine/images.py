@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, PngImagePlugin
 
+from kit.engine.reference_files import DEFAULT_LIMITS
 from kit.engine.replay import MAX_RECORD_BYTES, record_from_json, record_to_json
-from kit.errors import ConfigError, RecordError
+from kit.errors import RecordError, flag_error
 from kit.request import ReplayRecord
 
 ImageFormat = Literal["png", "jpeg", "webp"]
@@ -26,9 +27,6 @@ DEFAULT_QUALITY = 95
 
 PNG_KEYWORD = "kit.replay"
 """Keyword of the iTXt chunk that holds the record (PNG specification, section 11.3.3.4)."""
-
-MAX_PIXELS = 1 << 26
-"""Of a picture that is read; a file of a few kilobytes can claim to have billions."""
 
 EXIF_IFD = 0x8769
 EXIF_USER_COMMENT = 0x9286
@@ -111,12 +109,11 @@ def output_format(flag: str, path: Path) -> ImageFormat:
     """
     image_format = _SUFFIXES.get(path.suffix.lower())
     if image_format is None:
-        raise ConfigError(
+        raise flag_error(
             flag,
             "names no format that the kit writes",
-            value=str(path),
-            source="the command line",
-            remedy="end it with .png, .jpg, .jpeg or .webp",
+            str(path),
+            "end it with .png, .jpg, .jpeg or .webp",
         )
     return image_format
 
@@ -140,8 +137,9 @@ def read_picture(path: Path) -> RecordedPicture:
 
 
 def _read(image: Image.Image) -> RecordedPicture:
-    if image.width * image.height > MAX_PIXELS:
-        raise RecordError(f"{image.width}x{image.height} is more than {MAX_PIXELS} pixels")
+    limit = DEFAULT_LIMITS.max_pixels
+    if image.width * image.height > limit:
+        raise RecordError(f"{image.width}x{image.height} is more than {limit} pixels")
     image_format = next(name for name in IMAGE_FORMATS if name.upper() == image.format)
     text = _record_text(image)
     if text is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -13,9 +12,7 @@ from kit.errors import CancelledError, DeadlineError, KitError, UnavailableError
 from kit.kv.allocation import KVAllocation
 from kit.kv.prefix import PrefixKeys
 from kit.messages import RunRequest, RunResult
-from kit.request import GenerationRequest, GenerationResult, RequestMetrics, StepEvent
-
-OnStep = Callable[[StepEvent], None]
+from kit.request import GenerationRequest, GenerationResult, OnStep, RequestMetrics
 
 
 def _running_future() -> Future[GenerationResult]:

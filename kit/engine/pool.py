@@ -31,7 +31,7 @@ class WorkerPool:
         queue: RequestQueue,
         metrics: EngineMetrics,
         *,
-        by_steps: bool = False,
+        by_steps: bool,
     ) -> None:
         """`start` loads the group of an index; by_steps: as the queue."""
         self._queue, self._metrics = queue, metrics

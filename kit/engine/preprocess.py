@@ -10,17 +10,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from kit.config.deploy import DeployConfig
+from kit.config.deploy import DeployConfig, shown
 from kit.engine.reference_files import DEFAULT_LIMITS, FileLimits, decode_image
 from kit.engine.references import reference_shape, scale_reference
-from kit.errors import InvalidRequestError, UnsupportedError
+from kit.errors import ConfigError, InvalidRequestError, UnsupportedError
 from kit.modelspec.config import load_generation_config, load_model_config
 from kit.modelspec.files import CheckpointFiles
 from kit.modelspec.vision import VisionConfig
 from kit.request import GenerationRequest, ReferenceImage, ResolvedSampling, Template
-from kit.tokenizer.buckets import Bucket
-from kit.tokenizer.layout import Layout, Rows
-from kit.tokenizer.references import MAX_REFERENCES, largest_bucket, reference_refusal
+from kit.tokenizer.buckets import Bucket, largest_bucket, nearest_bucket
+from kit.tokenizer.layout import Rows
+from kit.tokenizer.references import max_references, reference_refusal
 from kit.tokenizer.template import ReferenceShape, build_rows, supported_sizes
 from kit.tokenizer.tokenizer import Tokenizer
 
@@ -49,7 +49,11 @@ class Preprocessor:
     """Knows the checkpoint's tokenizer, sizes and defaults together with the deployment's."""
 
     def __init__(self, folder: Path, config: DeployConfig) -> None:
-        """Read the checkpoint's small files; raises CheckpointError or UnsupportedError."""
+        """Read the checkpoint's small files.
+
+        Raises CheckpointError or UnsupportedError, and ConfigError for a default size that the
+        model does not have.
+        """
         self.folder = folder
         # One at a time: a picture of 2^26 pixels takes up to a gigabyte while it is decoded.
         self._decoding = threading.Lock()
@@ -58,6 +62,7 @@ class Preprocessor:
         self.tokenizer = Tokenizer.from_folder(folder, self.model)
         self.sizes: tuple[Bucket, ...] = supported_sizes(self.tokenizer, self.model)
         self._defaults = config.stage.default_sampling_params
+        _check_default_size(config, self.sizes)
 
     @property
     def largest_bucket(self) -> Bucket:
@@ -72,6 +77,25 @@ class Preprocessor:
         """
         files = CheckpointFiles.open(self.folder)
         return reference_refusal(files, self.model, self.generation, self.tokenizer.special)
+
+    @property
+    def max_references(self) -> int:
+        """Reference images that a request may have; 0 if the checkpoint takes none."""
+        return 0 if self.reference_refusal else max_references(self.model, self.sizes)
+
+    def check_references(self, number: int, field: str) -> VisionConfig:
+        """Check that a request may have so many reference images, at least one.
+
+        Returns what reads them. Raises InvalidRequestError naming the field, or UnsupportedError
+        where the checkpoint takes none.
+        """
+        vision = self._vision(field)
+        if number > (most := self.max_references):
+            taken = "is" if most == 1 else "are"
+            raise InvalidRequestError(
+                f"{field}: got {number} reference images, at most {most} {taken} taken", param=field
+            )
+        return vision
 
     def read_image(
         self, file: BinaryIO, field: str, limits: FileLimits = DEFAULT_LIMITS
@@ -108,24 +132,20 @@ class Preprocessor:
         )
         return PreparedRequest(sampling, template, rows, warnings)
 
-    def largest_size(self, layout: Layout, max_tokens: int) -> str | None:
-        """The largest supported image whose rows stay within `max_tokens`, as WIDTHxHEIGHT."""
-        factor = self.model.vae_downsample_factor
-        budget = max_tokens - layout.prefix_len - layout.num_special
-        fitting = [b for b in self.sizes if b.height * b.width // factor**2 <= budget]
-        if not fitting:
-            return None
-        best = max(fitting, key=lambda b: b.height * b.width)
-        return f"{best.width}x{best.height}"
+    def default(self, name: str) -> int | float | None:
+        """What a request gets for a field of `sampling` that it leaves open, but for its size.
+
+        The deployment's value, else the checkpoint's; None for a seed that is drawn.
+        """
+        deployed: int | float | None = getattr(self._defaults, name)
+        return getattr(self.generation, name, None) if deployed is None else deployed
 
     def _resolve(self, request: GenerationRequest) -> ResolvedSampling:
-        asked, defaults, model = request.sampling, self._defaults, self.generation
         height, width = self._size(request)
 
         def value(name: str) -> object:
-            """The request's value, else the deployment's, else the checkpoint's."""
-            sources = (asked, defaults, model)
-            return next((v for s in sources if (v := getattr(s, name, None)) is not None), None)
+            asked = getattr(request.sampling, name)
+            return self.default(name) if asked is None else asked
 
         seed = value("seed")
         # 31 bits: every client's integer type can hold and send back the seed it was told.
@@ -147,7 +167,8 @@ class Preprocessor:
         if self.reference_refusal is not None:
             raise UnsupportedError(
                 f"{field}: this checkpoint takes no reference images: {self.reference_refusal}; "
-                f"use one that does, such as HunyuanImage-3.0-Instruct, or send a prompt alone",
+                f"use one that does, such as HunyuanImage-3.0-Instruct or the shipped one, or send "
+                f"a prompt alone",
                 param=field,
             )
         assert isinstance(self.model.vision, VisionConfig), "it takes references"
@@ -156,8 +177,7 @@ class Preprocessor:
     def _shapes(self, images: tuple[ReferenceImage, ...]) -> list[ReferenceShape]:
         if not images:
             return []
-        vision = self._vision("image")
-        check_num_references(len(images), "image")
+        vision = self.check_references(len(images), "image")
         return [reference_shape(image, self.sizes, vision) for image in images]
 
     def _size(self, request: GenerationRequest) -> tuple[int, int]:
@@ -202,12 +222,20 @@ class Preprocessor:
         )
 
 
-def check_num_references(number: int, field: str) -> None:
-    """Raise InvalidRequestError for more reference images than a request may have."""
-    if number > MAX_REFERENCES:
-        raise InvalidRequestError(
-            f"{field}: got {number} reference images, at most {MAX_REFERENCES} are taken",
-            param=field,
+def _check_default_size(config: DeployConfig, sizes: tuple[Bucket, ...]) -> None:
+    """Refuse a default size at the start: every request that names none would be refused by it."""
+    defaults, name = config.stage.default_sampling_params, "stage.default_sampling_params.width"
+    if defaults.height is None or defaults.width is None:
+        return
+    if all((size.height, size.width) != (defaults.height, defaults.width) for size in sizes):
+        nearest = nearest_bucket(sizes, defaults.height, defaults.width)
+        raise ConfigError(
+            shown(name),
+            f"with height {defaults.height} is no size of this model",
+            value=defaults.width,
+            source=config.provenance[name],
+            remedy=f"the nearest is width {nearest.width}, height {nearest.height}; all "
+            f"(WIDTHxHEIGHT): {', '.join(map(str, sizes))}",
         )
 
 

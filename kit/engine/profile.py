@@ -87,8 +87,7 @@ def largest_request(
     shape = profiled_shape(model, largest, kv, takes_references=takes_references)
     if shape is None:
         return None
-    factor = model.vae_downsample_factor
-    grid = (largest.height // factor, largest.width // factor)
+    grid = model.latent_grid(largest.height, largest.width)
     spans, references = _largest_reference(model, shape)
     layout = Layout(shape.prefix_len, model.num_special, grid, tail_len=1, references=spans)
     allocation = None
@@ -115,10 +114,10 @@ def _largest_reference(
         return (), ()
     vision, bucket = model.vision, shape.reference
     assert isinstance(vision, VisionConfig), "the checkpoint takes references"
-    factor, side = model.vae_downsample_factor, vision.patch_size
+    side = vision.patch_size
     span = ReferenceSpan(
         timestep=NUM_BEFORE_TIMESTEP,
-        latent_grid=(bucket.height // factor, bucket.width // factor),
+        latent_grid=model.latent_grid(bucket.height, bucket.width),
         patch_grid=(1, vision.max_num_patches),
         num_patch_tokens=vision.max_num_patches,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 from kit.engine.deadlines import Deadlines
@@ -35,15 +36,6 @@ class Turn:
     """Whether no step was given to it before."""
 
 
-@dataclass(frozen=True)
-class GroupProgress:
-    """How far a group is, in readings of time.perf_counter."""
-
-    last_step: float | None
-    last_progress: float
-    num_steps_total: int
-
-
 class RequestQueue:
     """The Scheduler, the requests it knows and the lock around both; any thread may call.
 
@@ -57,7 +49,7 @@ class RequestQueue:
         max_queued: int,
         metrics: EngineMetrics,
         *,
-        by_steps: bool = False,
+        by_steps: bool,
     ) -> None:
         """One pool for each group; `max_queued` requests may wait behind those that run.
 
@@ -265,13 +257,10 @@ class RequestQueue:
         with self._changed:
             return self._scheduler.snapshot()
 
-    def progress(self) -> tuple[GroupProgress, ...]:
-        """How far each group is."""
+    def progress(self) -> tuple[Progress, ...]:
+        """How far each group is at this moment."""
         with self._changed:
-            return tuple(
-                GroupProgress(group.last_step, group.last_progress, group.num_steps_total)
-                for group in self._progress
-            )
+            return tuple(map(copy, self._progress))
 
     def view(self) -> tuple[int, SchedulerSnapshot, tuple[RequestView, ...]]:
         """Return the version, the counts and who holds which pages, all of one moment."""

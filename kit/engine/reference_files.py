@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 
 from kit.errors import InvalidRequestError
 
@@ -32,9 +32,7 @@ class FileLimits:
 DEFAULT_LIMITS = FileLimits()
 
 
-def decode_image(
-    file: BinaryIO, field: str, limits: FileLimits = DEFAULT_LIMITS
-) -> npt.NDArray[np.uint8]:
+def decode_image(file: BinaryIO, field: str, limits: FileLimits) -> npt.NDArray[np.uint8]:
     """Return uint8 [H, W, 3] of a file, upright by its EXIF, what is transparent on white.
 
     What costs memory is refused by its header: a small file may state any size. `field` is what
@@ -47,6 +45,8 @@ def decode_image(
             f"send a smaller one",
             param=field,
         )
+    if num_bytes == 0:
+        raise InvalidRequestError(f"{field}: got an empty file; send a picture", param=field)
     file.seek(0)
     webp_size = _webp_size(file.read(_HEADER_BYTES))
     # Before Pillow opens it: that takes memory for a whole WebP canvas.
@@ -65,6 +65,13 @@ def decode_image(
             return _upright_rgb(image)
     except InvalidRequestError:
         raise
+    # Pillow has a limit of its own, and looks at it first.
+    except Image.DecompressionBombError as error:
+        raise InvalidRequestError(
+            f"{field}: got an image of too many pixels, the limit is {limits.max_pixels}; "
+            f"send a smaller one",
+            param=field,
+        ) from error
     # Parsers raise whatever a damaged file makes of them.
     except Exception as error:
         raise InvalidRequestError(
@@ -73,14 +80,28 @@ def decode_image(
         ) from error
 
 
-def _upright_rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
-    upright = ImageOps.exif_transpose(image)
+def _upright_rgb(image: ImageFile.ImageFile) -> npt.NDArray[np.uint8]:
+    key = _transparent_colour(image)
+    upright: Image.Image = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I"):  # 16 bits a pixel
         upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+    if key is not None:
+        upright.info["transparency"] = key
     if upright.has_transparency_data:
         layer = upright.convert("RGBA")
         upright = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
     return np.asarray(upright.convert("RGB"))
+
+
+def _transparent_colour(image: ImageFile.ImageFile) -> Any:
+    """The colour that a picture declares transparent, with as many bits as its pixels will have.
+
+    Pillow reads 16 bits of RGB as 8, and leaves 16 to the colour. None without such a colour.
+    """
+    key = image.info.get("transparency")
+    if key is None or not any("16" in str(tile.args) for tile in image.tile):
+        return key
+    return key >> 8 if isinstance(key, int) else tuple(level >> 8 for level in key)
 
 
 def _check_size(size: tuple[int, int], limits: FileLimits, field: str) -> None:

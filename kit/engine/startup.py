@@ -12,6 +12,7 @@ from kit.errors import ConfigError
 from kit.kv.manager import KVCacheManager
 from kit.messages import WorkerConfig, WorkerInfo
 from kit.parallel.validated import check_validated, is_validated, topology_of
+from kit.plan.placement import check_placement
 from kit.plan.rank import check_shares, choose_precision, rank_memory
 from kit.platforms.detect import device_memory, open_platform
 from kit.telemetry.log import get_logger
@@ -59,11 +60,8 @@ def plan_worker(preprocessor: Preprocessor, config: DeployConfig) -> StartPlan:
         head_dim=model.attention_head_dim,
         compute_capability=platform.compute_capability,
     )
-    if platform.name == "npu":
-        _check_on_npu(config)
+    check_placement(config, platform.name, precision.dtype)
     use_graphs = platform.name == "cuda" and not stage.enforce_eager
-    if use_graphs:
-        _check_graphs(config, precision.dtype)
     page_size = None
     if stage.is_paged:
         page_size = resolve_page_size(
@@ -102,7 +100,7 @@ def plan_worker(preprocessor: Preprocessor, config: DeployConfig) -> StartPlan:
         topology=topology_of(config),
     )
     if rank.host_weight_bytes:
-        _check_offload(config, rank.host_weight_bytes)
+        _check_host_memory(config, rank.host_weight_bytes)
     others = range(1, config.stage.parallel_config.data_parallel_size)
     copies = (None if rank.kv is None else rank.kv.empty_copy() for _ in others)
     return StartPlan(_groups(worker, config), (rank.kv, *copies))
@@ -123,58 +121,17 @@ def _groups(first: WorkerConfig, config: DeployConfig) -> tuple[tuple[WorkerConf
     return tuple(groups)
 
 
-def _check_on_npu(config: DeployConfig) -> None:
-    for name, refused in (
-        ("enforce_eager", False),
-        ("enable_layerwise_offload", True),
-        ("enable_cpu_offload", True),
-    ):
-        if getattr(config.stage, name) is refused:
-            raise ConfigError(
-                name,
-                "graphs and offload run on NVIDIA cards only, and devices names an NPU",
-                value=refused,
-                source=config.provenance[f"stage.{name}"],
-                remedy=f"set it to {str(not refused).lower()}",
-            )
-
-
-def _check_offload(config: DeployConfig, host_bytes: int) -> None:
-    stage = config.stage
-    streams = stage.enable_layerwise_offload
-    name = "enable_layerwise_offload" if streams else "enable_cpu_offload"
+def _check_host_memory(config: DeployConfig, host_bytes: int) -> None:
     free = open_platform(()).memory().free_bytes
-    problem, remedy = "", "set it to false"
-    if streams and not stage.enforce_eager:
-        problem = "graphs hold the addresses of weights, and streamed layers change places"
-        remedy = "set enforce_eager to true, or this to false"
-    elif host_bytes > free:
-        problem = f"the weights that wait take {host_bytes} bytes of host memory, {free} are free"
-    if problem:
+    if host_bytes > free:
+        streams = config.stage.enable_layerwise_offload
+        name = "enable_layerwise_offload" if streams else "enable_cpu_offload"
         raise ConfigError(
             name,
-            problem,
+            f"the weights that wait take {host_bytes} bytes of host memory, {free} are free",
             value=True,
             source=config.provenance[f"stage.{name}"],
-            remedy=remedy,
-        )
-
-
-def _check_graphs(config: DeployConfig, dtype: str) -> None:
-    backend, problem, other = config.stage.diffusion_attention_backend, "", ""
-    if dtype != "bfloat16":
-        problem = f"graphs need dtype bfloat16: in {dtype} the expert layers wait for the host"
-        other = "dtype to bfloat16"
-    elif backend != "FLASH_ATTN":
-        problem = f"graphs need FLASH_ATTN: {backend} has other masks for every prompt length"
-        other = "diffusion_attention_backend to FLASH_ATTN"
-    if problem:
-        raise ConfigError(
-            "enforce_eager",
-            problem,
-            value=False,
-            source=config.provenance["stage.enforce_eager"],
-            remedy=f"set it to true, or {other}",
+            remedy="set it to false",
         )
 
 

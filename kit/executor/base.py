@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
-from kit.messages import RunRequest, RunResult, Tick, WorkerInfo
-from kit.request import StepEvent
-
-OnStep = Callable[[StepEvent], None]
-IsCancelled = Callable[[], bool]
+from kit.messages import IsCancelled, RunRequest, RunResult, Tick, WorkerInfo
+from kit.request import OnStep, StepEvent
 
 
 class Executor(Protocol):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from kit.executor.base import IsCancelled, OnStep
-from kit.messages import RunRequest, RunResult, Tick, WorkerConfig, WorkerInfo
-from kit.request import StepEvent
+from kit.messages import IsCancelled, RunRequest, RunResult, Tick, WorkerConfig, WorkerInfo
+from kit.request import OnStep, StepEvent
 from kit.worker.runner import ModelRunner
 
 

@@ -10,7 +10,7 @@ import sys
 import time
 from multiprocessing.connection import Connection
 
-from kit.executor.cpus import CpuShare
+from kit.executor.cpus import THREADS_VARIABLE, CpuShare
 from kit.executor.link import END_S, RankLink, import_path
 from kit.messages import StartRank
 
@@ -61,7 +61,7 @@ class RankProcess(RankLink):
 def _environment(share: CpuShare) -> dict[str, str]:
     own = {"PYTHONPATH": import_path()}
     if share.num_threads is not None:
-        own["OMP_NUM_THREADS"] = str(share.num_threads)
+        own[THREADS_VARIABLE] = str(share.num_threads)
     # gloo would listen on the address of the host's name, and anybody could connect.
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     return {**loopback, **os.environ, **own}

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 
 from kit.errors import CancelledError, GroupLostError
-from kit.executor.base import IsCancelled, OnStep
 from kit.executor.link import RankGoneError, RankLink, end_all
 from kit.messages import (
     Failure,
     FromRank,
+    IsCancelled,
     Loaded,
     RunRequest,
     RunResult,
@@ -20,7 +20,7 @@ from kit.messages import (
     Tick,
     WorkerInfo,
 )
-from kit.request import StepEvent
+from kit.request import OnStep, StepEvent
 from kit.worker.failure import to_error
 
 _LOOK_S = 0.05

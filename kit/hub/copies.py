@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from os.path import isdir
 from pathlib import Path
 
-from kit.errors import ConfigError, HubError
+from kit.errors import HubError, flag_error
+from kit.hub.endpoint import check_endpoint
 from kit.hub.names import ModelId, parse_model_id
 from kit.hub.record import RECORD_NAME, FetchRecord, read_record
 
@@ -53,33 +55,32 @@ def find_model(
     """
     path = Path(name)
     model = parse_model_id(name)
-    if path.is_dir() or model is None:
+    if isdir(path) or model is None:
         return path
     copies = copies_of(model, store or store_folder())
     if len(copies) > 1:
         commits = ", ".join(f"{record.commit} ({record.revision})" for _, record in copies)
-        raise ConfigError(
+        raise flag_error(
             field,
             f"several commits of this model are here: {commits}",
-            value=name,
-            source="the command line",
-            remedy=f"write {model.name}@ and one of them",
+            name,
+            f"write {model.name}@ and one of them",
         )
     if copies:
         return copies[0][0]
     cached = _in_hub_cache(model, hub_cache)
     if cached is None:
-        raise ConfigError(
+        raise flag_error(
             field,
             "no such folder, and no model of this name is on this machine",
-            value=name,
-            source="the command line",
-            remedy=f"run `kit fetch {_fetch_arguments(model)}` first, or give a checkpoint folder",
+            name,
+            f"run `kit fetch {_fetch_arguments(model)}` first, or give a checkpoint folder",
         )
     return cached
 
 
 def _in_hub_cache(model: ModelId, hub_cache: Path | None) -> Path | None:
+    check_endpoint()
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import IncompleteSnapshotError, LocalEntryNotFoundError
 

@@ -247,7 +247,7 @@ class KVCacheManager:
         if largest_size is not None:
             size = largest_size(self.largest_num_tokens(num_rows))
             if size is None:
-                remedy = f"no image size fits beside this prompt; {remedy}"
+                remedy = f"no image size fits beside the rest of the row; {remedy}"
             else:
                 remedy = f"largest size that fits is {size}; use it, or {remedy}"
         else:

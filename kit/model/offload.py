@@ -42,7 +42,7 @@ class StreamedLayers(nn.Module):
             _place(config, shard, like, device) for like in list(layers)[:2]
         )
         self._device = device
-        self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._copies = torch.cuda.Stream(device)
         self._arrived, self._left = (_events(len(self._places)) for _ in range(2))
         self._first_is_here = False
 
@@ -128,7 +128,7 @@ def _place(
 
 
 def _events(count: int) -> list[torch.cuda.Event]:
-    return [torch.cuda.Event() for _ in range(count)]  # type: ignore[no-untyped-call]
+    return [torch.cuda.Event() for _ in range(count)]
 
 
 def _locked(module: nn.Module) -> list[Tensor]:
@@ -138,7 +138,7 @@ def _locked(module: nn.Module) -> list[Tensor]:
     power of two.
     """
     tensors = [parameter.data for parameter in module.parameters()]
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    runtime = torch.cuda.cudart()
     for tensor in tensors:
         code = int(runtime.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
         if code:

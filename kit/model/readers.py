@@ -81,7 +81,7 @@ class _Stage:
     def __init__(self, device: torch.device) -> None:
         # Twice what is meant to be in it: pieces are whole rows.
         self._memory = torch.empty(2 * _STAGE_BYTES, dtype=torch.uint8, pin_memory=True)
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device)
 
     def copy(self, place: Tensor, part: Tensor) -> None:
         count = 1 + int(part.nbytes / _STAGE_BYTES)

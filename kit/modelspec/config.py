@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from os.path import isdir
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,14 @@ class ModelConfig:
     def num_special(self) -> int:
         """Special tokens that open the target: <timestep>, <guidance>, <timestep_r>."""
         return 1 + int(self.cfg_distilled) + int(self.use_meanflow)
+
+    def latent_grid(self, height: int, width: int) -> tuple[int, int]:
+        """(h, w) of the latents of an image of so many pixels: a token each."""
+        return height // self.vae_downsample_factor, width // self.vae_downsample_factor
+
+    def num_target_tokens(self, height: int, width: int) -> int:
+        """Tokens of a row that every step rewrites."""
+        return self.num_special + math.prod(self.latent_grid(height, width))
 
     @property
     def kv_group(self) -> int:
@@ -267,7 +276,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{path.name} is missing in {path.parent}") from None
+        folder = path.parent
+        wrong = f"holds no {path.name}" if isdir(folder) else "is no folder"
+        raise CheckpointError(
+            f"checkpoint folder {folder} {wrong}; give the folder that holds {path.name} and the "
+            f"weights, or the hub id (owner/name) of a fetched checkpoint"
+        ) from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(raw, dict):

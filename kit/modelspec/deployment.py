@@ -40,10 +40,10 @@ def load_config(
 
 def resolve_deployment(
     spec: ModelConfig,
-    deploy_config: str | Path | None = None,
+    deploy_config: str | Path | None,
     *,
-    stage_overrides: str | Mapping[str, Any] | None = None,
-    flags: Mapping[str, object] | None = None,
+    stage_overrides: str | Mapping[str, Any] | None,
+    flags: Mapping[str, object] | None,
     platform: str,
 ) -> DeployConfig:
     """Resolve the deployment of a model of some shape on some platform; errors as load_config."""

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os.path import isdir, isfile
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, TypeGuard
@@ -71,7 +72,7 @@ class CheckpointFiles:
         Raises CheckpointError with every problem found: folder or index missing, shards missing,
         truncated or damaged, tensors that are not in their shard.
         """
-        if not folder.is_dir():
+        if not isdir(folder):
             raise CheckpointError(
                 f"checkpoint folder {folder} does not exist or is no folder; "
                 f"give the folder that holds config.json and the weights"
@@ -162,7 +163,7 @@ def _is_inside(shard: str) -> bool:
 
 
 def _present_shards(folder: Path, shard_names: list[str], problems: list[str]) -> list[str]:
-    present = [shard for shard in shard_names if _is_file(folder / shard)]
+    present = [shard for shard in shard_names if isfile(folder / shard)]
     problems += [
         f"shard {shard} is missing ({len(present)} of {len(shard_names)} are there); "
         f"download it again"
@@ -170,13 +171,6 @@ def _present_shards(folder: Path, shard_names: list[str], problems: list[str]) -
         if shard not in present
     ]
     return present
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name that no file system takes: too long, a NUL inside
-        return False
 
 
 def _read_shard(path: Path, shard: str, problems: list[str]) -> dict[str, TensorEntry] | None:

@@ -118,7 +118,7 @@ def kv_token_bytes(model: ModelConfig, dtype_bytes: int, split: Split = ONE_RANK
     )
 
 
-def kv_heads(model: ModelConfig, split: Split = ONE_RANK) -> int:
+def kv_heads(model: ModelConfig, split: Split) -> int:
     """Return the kv heads whose keys and values lie on one rank."""
     return model.num_key_value_heads // (split.tensor * split.sequence)
 
@@ -158,7 +158,7 @@ def contiguous_bytes(num_rows: int, num_tokens: int, token_bytes: int) -> int:
     return num_rows * row_bytes(num_tokens, token_bytes, 1)
 
 
-def kept_rows_bytes(model: ModelConfig, token_bytes: int, split: Split = ONE_RANK) -> int:
+def kept_rows_bytes(model: ModelConfig, token_bytes: int, split: Split) -> int:
     """Return the bytes that contiguous rows of all requests keep where graphs are captured."""
     num_rows = own_rows(most_rows(model), split.cfg)
     return num_rows * row_bytes(longest_row(model), token_bytes, KEPT_ROW_GRAIN)
@@ -319,9 +319,8 @@ def activation_bytes(
     Sources: the kit's own model and kernels, which follow the official layer and decoder; more
     than one rank is arithmetic, not measured.
     """
-    factor = model.vae_downsample_factor
-    grid = (height // factor, width // factor)
-    row_tokens = prefix_len + model.num_special + grid[0] * grid[1]
+    grid = model.latent_grid(height, width)
+    row_tokens = prefix_len + model.num_target_tokens(height, width)
     rows = own_rows(num_rows, split.cfg)
     W, T = rows * row_tokens, rows * -(-row_tokens // split.sequence)
     attention, experts = (_fused_bytes if fused else _plain_bytes)(model, T, dtype_bytes, split)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kit.attention.base import Pass, RequestKV, StepKV
+from kit.attention.base import Pass, RequestKV
 from kit.attention.plan import StepPlan, plan_step
 from kit.attention.rotary import Rotary
 from kit.messages import RunRequest
@@ -96,11 +96,6 @@ class DenoiseLoop:
     @property
     def finished(self) -> bool:
         return self.step_index == self.num_steps
-
-    @property
-    def later_kv(self) -> StepKV:
-        """What later steps write to and read from."""
-        return self._kv_later
 
     @property
     def num_target_tokens(self) -> int:

@@ -83,7 +83,7 @@ class _CapturedStep:
 
         # Once outside of the graph: libraries load kernels and choose algorithms at first use.
         # It writes the keys and values that the replay writes again.
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             step()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from kit.config.deploy import DeployConfig
-from kit.errors import ConfigError, UnsupportedError
+from kit.errors import ConfigError, UnsupportedError, flag_error
 from kit.platforms.detect import device_memory, open_platform, platform_name
 from kit.platforms.memory import CardMemory, HostMemory, Memory
 
@@ -75,9 +75,7 @@ def section_platform(card: str | None) -> str:
     return platform_name() if card is None else find_card(card).platform
 
 
-def choose_device(
-    config: DeployConfig, card: str | None = None, memory_bytes: int | None = None
-) -> Device:
+def choose_device(config: DeployConfig, card: str | None, memory_bytes: int | None) -> Device:
     """Return the device of every rank: the named one, or what `devices` means on this machine.
 
     memory_bytes: of each Hopper card where `devices` names accelerators, of the host on the CPU.
@@ -117,12 +115,11 @@ def choose_device(
 
 def _host(config: DeployConfig, card: str | None, memory_bytes: int | None) -> Device:
     if card is not None:
-        raise ConfigError(
+        raise flag_error(
             "--card",
             "the deployment runs on the CPU",
-            value=card,
-            source="the command line",
-            remedy="name accelerators in devices (set by "
+            card,
+            "name accelerators in devices (set by "
             f"{config.provenance['stage.devices']}), or give --memory",
         )
     free = open_platform(()).memory().free_bytes if memory_bytes is None else memory_bytes

@@ -1,13 +1,14 @@
 """A plan: the memory and the capacity of a deployment, with nothing loaded.
 
-Bytes are those of one rank. A plan of one rank on this machine decides as a start does; for
-several ranks it is arithmetic over the published split, as this build starts none of them.
+Bytes are those of one rank. A plan of one rank on this machine decides as a start does; of several
+ranks it is arithmetic over the published split, not measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from os.path import exists
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,16 @@ from kit.modelspec.config import (
     load_generation_config,
 )
 from kit.modelspec.deployment import resolve_deployment
-from kit.modelspec.files import INDEX_NAME, SINGLE_NAME, CheckpointFiles
+from kit.modelspec.files import INDEX_NAME, CheckpointFiles
 from kit.modelspec.tensors import Part
 from kit.modelspec.vision import NoVision
 from kit.parallel.validated import check_validated
 from kit.plan.device import Device, choose_device, section_platform
+from kit.plan.placement import check_placement
 from kit.plan.rank import Precision, choose_precision, rank_memory
 from kit.plan.size import SizePlan, SizePlanner
-from kit.tokenizer.buckets import Bucket, fitting_sizes, resolution_buckets
-from kit.tokenizer.references import largest_bucket, reference_refusal
+from kit.tokenizer.buckets import Bucket, fitting_sizes, largest_bucket, resolution_buckets
+from kit.tokenizer.references import reference_refusal
 from kit.tokenizer.template import supported_sizes
 from kit.tokenizer.tokenizer import Tokenizer
 
@@ -128,7 +130,8 @@ def plan_deployment(
     card, memory_bytes: the device of every rank, if not one of this machine.
 
     Raises ConfigError, with the number to change, for a deployment that cannot hold the model or
-    its pool, CheckpointError or UnsupportedError for a model that is not one.
+    its pool or that its devices do not run, CheckpointError or UnsupportedError for a model that is
+    not one.
     """
     spec = load_config_file(_config_path(model))
     config = resolve_deployment(
@@ -141,6 +144,7 @@ def plan_deployment(
     device = choose_device(config, card, memory_bytes)
     buckets = _buckets(model, spec)
     precision = choose_precision(config, device.platform)
+    check_placement(config, device.platform, precision.dtype)
     refusal = _reference_refusal(model, spec, references)
     kernel, missing = _kernel(spec, config, device, precision)
     rank = rank_memory(
@@ -195,10 +199,10 @@ def plan_deployment(
 
 
 def _config_path(model: str | Path) -> Path:
-    if str(model) == PUBLISHED and not Path(model).exists():
+    if str(model) == PUBLISHED and not exists(model):
         return PUBLISHED_CONFIG
     path = Path(model)
-    if not path.exists():
+    if not exists(path):
         raise CheckpointError(
             f"MODEL: there is no file or folder {path}; name a checkpoint folder, a config.json, "
             f"the hub id of a fetched checkpoint, or {PUBLISHED} for the published shape"
@@ -207,7 +211,7 @@ def _config_path(model: str | Path) -> Path:
 
 
 def _has_weights(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in (INDEX_NAME, SINGLE_NAME))
+    return (folder / INDEX_NAME).is_file() or any(folder.glob("*.safetensors"))
 
 
 def _reference_refusal(model: str | Path, spec: ModelConfig, references: int) -> str | None:

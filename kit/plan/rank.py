@@ -33,6 +33,7 @@ from kit.modelspec.footprint import (
     weight_bytes_by_part,
 )
 from kit.modelspec.tensors import REFERENCE_PARTS, Part
+from kit.plan.page_size import check_page_size
 from kit.platforms.memory import Memory
 from kit.tokenizer.buckets import Bucket
 from kit.tokenizer.references import num_reference_tokens
@@ -194,6 +195,7 @@ def rank_memory(
         )
         room -= working.peak
         if room < geometry.page_bytes:
+            check_page_size(config, geometry, room)
             raise _model_does_not_fit(
                 model, config, memory, precision, shape, takes_references=takes_references
             )
@@ -264,16 +266,10 @@ def profiled_shape(
         return _with_room(model, shape)
     num_rows = min(shape.num_rows, kv.max_rows_per_request)
     longest = min(longest_row(model), kv.largest_num_tokens(num_rows))
-    prefix_len = longest - num_target_tokens(model, largest.height, largest.width)
+    prefix_len = longest - model.num_target_tokens(largest.height, largest.width)
     if prefix_len <= 0:
         return None
     return _with_room(model, replace(shape, prefix_len=prefix_len, num_rows=num_rows))
-
-
-def num_target_tokens(model: ModelConfig, height: int, width: int) -> int:
-    """Return the tokens of a row that every step rewrites."""
-    factor = model.vae_downsample_factor
-    return model.num_special + (height // factor) * (width // factor)
 
 
 def _all_weights(
@@ -297,7 +293,7 @@ def _offload(config: DeployConfig) -> _Offload:
 
 
 def _largest_shape(model: ModelConfig, largest: Bucket, *, takes_references: bool) -> RequestShape:
-    prefix_len = longest_row(model) - num_target_tokens(model, largest.height, largest.width)
+    prefix_len = longest_row(model) - model.num_target_tokens(largest.height, largest.width)
     reference = largest if takes_references else None
     return RequestShape(largest.width, largest.height, prefix_len, most_rows(model), reference)
 
@@ -348,10 +344,6 @@ def _pool_pages(
     return num_pages
 
 
-def _offload_hint(config: DeployConfig) -> str:
-    return "" if any(_offload(config).values()) else ", or set enable_layerwise_offload to true"
-
-
 def _model_does_not_fit(
     model: ModelConfig,
     config: DeployConfig,
@@ -388,7 +380,8 @@ def _model_does_not_fit(
     if largest is None and config.stage.devices != "cpu" and split == ONE_RANK:
         streamed = resident_weights(model, all_weights(split), stream_layers=True, vae_waits=False)
         if sum(streamed.values()) < memory.free_bytes:
-            remedy += _offload_hint(config)
+            offloads = any(_offload(config).values())
+            remedy += "" if offloads else ", or set enable_layerwise_offload to true"
     works = f", the largest request works in {working}" if working else ""
     return ConfigError(
         "tensor_parallel_size",

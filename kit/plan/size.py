@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from kit.config.deploy import DeployConfig, value_of
 from kit.errors import ConfigError, RequestError
@@ -21,13 +22,12 @@ from kit.plan.rank import (
     Precision,
     RankMemory,
     RequestShape,
-    num_target_tokens,
     profiled_shape,
     split_of,
     working_bytes,
 )
-from kit.tokenizer.buckets import Bucket, parse_size
-from kit.tokenizer.references import MAX_REFERENCES, largest_bucket, num_reference_tokens
+from kit.tokenizer.buckets import Bucket, largest_bucket, largest_fitting, parse_size
+from kit.tokenizer.references import MAX_REFERENCES, num_reference_tokens
 
 DEFAULT_PROMPT_TOKENS = 256
 """More than most prompts have, in a model that has room for so many."""
@@ -111,7 +111,7 @@ class SizePlanner:
             )
         return plan
 
-    def size(self, text: str, prompt_tokens: int | None, num_references: int = 0) -> SizePlan:
+    def size(self, text: str, prompt_tokens: int | None, num_references: int) -> SizePlan:
         """Plan a request; raises ConfigError for what the model cannot take."""
         try:
             width, height = parse_size(text)
@@ -131,7 +131,7 @@ class SizePlanner:
             )
         reference = self._reference(num_references)
         references = self._reference_tokens(reference, num_references)
-        target = num_target_tokens(self.spec, height, width)
+        target = self.spec.num_target_tokens(height, width)
         room = longest_row(self.spec) - target - references
         if room < 1:
             raise ConfigError(
@@ -174,7 +174,7 @@ class SizePlanner:
 
     def _plan(self, shape: RequestShape, num_references: int) -> SizePlan:
         rank, split = self.rank, split_of(self.config)
-        target = num_target_tokens(self.spec, shape.height, shape.width)
+        target = self.spec.num_target_tokens(shape.height, shape.width)
         row_tokens = shape.prefix_len + target
         references = self._reference_tokens(shape.reference, num_references)
         activations = working_bytes(self.spec, shape, self.precision, self.config, split)
@@ -211,16 +211,7 @@ class SizePlanner:
         )
 
     def _pool_refusal(self, kv: KVCacheManager, shape: RequestShape, row_tokens: int) -> str | None:
-        def largest_size(max_tokens: int) -> str | None:
-            fitting = [
-                bucket
-                for bucket in self.buckets
-                if shape.prefix_len + num_target_tokens(self.spec, bucket.height, bucket.width)
-                <= max_tokens
-            ]
-            best = max(fitting, key=lambda bucket: bucket.height * bucket.width, default=None)
-            return None if best is None else str(best)
-
+        largest_size = partial(largest_fitting, self.spec, self.buckets, shape.prefix_len)
         try:
             kv.check_fits(shape.num_rows, row_tokens, largest_size=largest_size)
         except RequestError as error:

@@ -97,9 +97,6 @@ class SchedulerSnapshot:
     """How full the queue and the pools are at one moment."""
 
     num_waiting: int
-    num_holding: int
-    """Requests that hold pages, those that run included; 0 in dense_legacy."""
-
     groups: tuple[GroupSnapshot, ...]
 
     @property
@@ -296,9 +293,8 @@ class Scheduler:
 
     def snapshot(self) -> SchedulerSnapshot:
         """Return the numbers that metrics show."""
-        num_held = sum(group.num_held for group in self._groups if group.kv is not None)
         num_waiting = sum(queued.group is None for queued in self._queue.values())
-        return SchedulerSnapshot(num_waiting, num_held, tuple(map(_snapshot, self._groups)))
+        return SchedulerSnapshot(num_waiting, tuple(map(_snapshot, self._groups)))
 
     def holdings(self) -> tuple[Holding, ...]:
         """Return who holds which pages: those that run, then those admitted, the oldest first."""

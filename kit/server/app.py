@@ -54,6 +54,6 @@ def create_app(engine: ImageEngine, settings: ServerSettings) -> FastAPI:
     install_info(app, engine, settings)
     install_health(app, engine, settings)
     install_kv(app, engine, settings)
-    install_security(app, engine, settings)
+    install_security(app, settings)
     app.add_middleware(RequestLog)  # the last one is the outermost
     return app

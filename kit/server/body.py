@@ -85,15 +85,15 @@ class LimitedBody:
         await self._app(scope, _replaying(body, receive), send)
 
 
-def json_depth(body: bytes, limit: int = MAX_JSON_DEPTH) -> int:
-    """Return how deep the brackets of a JSON text nest, at most `limit` + 1; never fails."""
+def json_depth(body: bytes) -> int:
+    """Return how deep the brackets of a JSON text nest, at most MAX_JSON_DEPTH + 1; never fails."""
     depth = deepest = 0
     for byte in _JSON_STRING.sub(b"", body).translate(None, _NO_BRACKETS):
         if byte in b"[{":
             depth += 1
             if depth > deepest:
                 deepest = depth
-                if deepest > limit:
+                if deepest > MAX_JSON_DEPTH:
                     break
         else:
             depth -= 1

@@ -15,7 +15,7 @@ from kit.server.pictures import chat_answer
 from kit.server.protocol import ChatCompletionBody, ImagePart, ImageURL, Message, TextPart
 from kit.server.references import read_urls
 from kit.server.service import Service, answers, json_answer
-from kit.server.streams import ChatChunks, EventStream
+from kit.server.streams import ChatChunks, stream
 
 
 def install_chat(app: FastAPI, service: Service) -> None:
@@ -42,7 +42,7 @@ def install_chat(app: FastAPI, service: Service) -> None:
                 options = body.stream_options
                 include_usage = bool(options and options.include_usage)
                 events = ChatChunks(public, name, include_usage=include_usage)
-                return EventStream(await service.start(public), events)
+                return stream(await service.start(public), events)
             pictures = await service.draw(request, public)
         except InvalidRequestError as error:
             raise _in_messages(error) from error

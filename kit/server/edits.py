@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import ValidationError
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from kit.errors import InvalidRequestError, UnsupportedError
+from kit.errors import InvalidRequestError
+from kit.numerals import NUMERAL, read_number
 from kit.request import ReferenceImage
 from kit.server.answers import ImagesAnswer
-from kit.server.fields import markers
+from kit.server.fields import NotSupported, markers
 from kit.server.forms import Form, from_text, is_form, read_form
 from kit.server.normalise import PublicRequest, public_request, with_images
 from kit.server.pictures import images_answer
-from kit.server.protocol import NO_MASK, ImageEditForm
+from kit.server.protocol import ImageEditForm
 from kit.server.references import read_files
 from kit.server.service import Service, answers, json_answer
-from kit.server.streams import EventStream, ImageEvents
+from kit.server.streams import ImageEvents, stream
 
-# `image` is what a client calls one file, `image[]` what it calls each of several.
-_FILES = ("image", "mask", "markup")
+_FILES = ("image",)
+"""What a client calls one file; each of several is `image[]`."""
+
+# By the type of a field: what reads its text, and what was expected where that gives None.
+_READERS: Mapping[object, tuple[Callable[[str], object], str]] = {
+    int | None: (read_number, NUMERAL),
+    float | None: (read_number, NUMERAL),
+    bool | None: ({"true": True, "false": False}.get, "true or false"),
+}
 
 
 def install_edits(app: FastAPI, service: Service) -> None:
@@ -45,7 +55,7 @@ def install_edits(app: FastAPI, service: Service) -> None:
         """Draw pictures from one to three reference images and a prompt."""
         public = await read_edit(request, service)
         if public.stream:
-            return EventStream(await service.start(public), ImageEvents(public, "image_edit"))
+            return stream(await service.start(public), ImageEvents(public, "image_edit"))
         pictures = await service.draw(request, public)
         return json_answer(images_answer(public, pictures, service.settings.name))
 
@@ -94,19 +104,33 @@ def form_content() -> dict[str, Any]:
 
 
 def _read_fields(fields: dict[str, Any]) -> ImageEditForm:
-    """Turn text into the types of the fields; raises RequestValidationError."""
-    untyped = markers(ImageEditForm)
-    values = {n: from_text(v) if n in untyped else v for n, v in fields.items()}
+    """Turn text into the types of the fields; raises RequestValidationError, RequestError."""
     try:
-        return ImageEditForm.model_validate(values, strict=False)
+        return ImageEditForm.model_validate({n: _read_text(n, v) for n, v in fields.items()})
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error
 
 
+def _read_text(name: str, value: Any) -> Any:
+    """Read a field by its type; raises InvalidRequestError for what JSON would not write so."""
+    field, marker = ImageEditForm.model_fields.get(name), markers(ImageEditForm).get(name)
+    if isinstance(value, UploadFile) and field is not None:
+        reason = "is text"
+        if isinstance(marker, NotSupported):
+            reason = f"is not supported: {marker.reason}"
+        raise InvalidRequestError(f"{name}: got a file, but {name} {reason}", param=name)
+    if marker is not None:
+        return from_text(value)
+    if not isinstance(value, str) or field is None or field.annotation not in _READERS:
+        return value
+    read, expected = _READERS[field.annotation]
+    found = read(value)
+    if found is None:
+        raise InvalidRequestError(f"{name}: got {value!r:.100}, expected {expected}", param=name)
+    return found
+
+
 def _read_images(form: Form, service: Service) -> tuple[ReferenceImage, ...]:
-    for name in ("mask", "markup"):
-        if form.files[name]:
-            raise UnsupportedError(f"{name}: {NO_MASK}", param=name)
     if not form.files["image"]:
         raise InvalidRequestError("image: is missing; send at least one file", param="image")
     return read_files(form.files["image"], service.engine.preprocessor, service.settings)

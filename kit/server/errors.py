@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from kit.errors import (
     UnsupportedError,
 )
 from kit.server.fields import ImageFields
+from kit.server.protocol import NO_MASK
 from kit.telemetry.log import get_logger
 
 logger = get_logger("server")
@@ -39,6 +41,8 @@ _CODES: tuple[tuple[type[KitError], str], ...] = (
     (UnsupportedError, "unsupported"),
 )
 _MAX_INPUT_CHARS = 200
+_REFERENCE = re.compile(r"((init|input|reference|source)_)?images?(_urls?)?(\[\])?", re.IGNORECASE)
+"""Names that reference images have elsewhere."""
 
 
 def error_response(
@@ -182,13 +186,16 @@ def _hint(
     """Say what to do about an unknown field; no name is suggested that would be refused again."""
     if place == "extra_body" and name in body_fields.get("body", ()):
         return "extra_body has none of this name, send it beside extra_body"
+    if _REFERENCE.fullmatch(name):
+        return (
+            "reference images are files `image` of a form (multipart/form-data) for "
+            "/v1/images/edits or /v1/jobs, or image_url parts of a message for "
+            "/v1/chat/completions"
+        )
+    if name in ("mask", "mask_image", "markup"):
+        return NO_MASK
     if name in known_fields:
         return "not in this place, see the page /docs of this server"
-    if name in ("image", "images"):
-        return (
-            "reference images are files of a form (multipart/form-data) for /v1/images/edits or "
-            "/v1/jobs, or image_url parts of a message for /v1/chat/completions"
-        )
     near = difflib.get_close_matches(name, body_fields.get(place, known_fields), n=1)
     return f"did you mean {near[0]!r}?" if near else "it is no field of this API"
 
@@ -202,6 +209,9 @@ def _param(
     parts: list[str] = []
     for position, part in enumerate(location):
         is_last = keep_last and position == len(location) - 1
+        # A part of a message is followed by its type, by which the union tells it.
+        if parts and parts[-1].startswith("content[") and isinstance(location[position - 1], int):
+            continue
         if isinstance(part, int):
             if parts:
                 parts[-1] += f"[{part}]"

@@ -38,7 +38,7 @@ class Form:
     """Every name of a file that the endpoint takes, in the order of the form."""
 
     fields: dict[str, Any] = field(default_factory=dict)
-    """Text, lists of text, or objects of text."""
+    """Text, lists of text, or objects of text; an UploadFile where a file has another name."""
 
 
 def read_form(data: FormData, *, files: Sequence[str]) -> Form:
@@ -52,11 +52,19 @@ def read_form(data: FormData, *, files: Sequence[str]) -> Form:
                 param=written[:100],
             )
         name, key = match["name"], match["key"]
-        if (name in files) != isinstance(value, UploadFile):
-            kind = "a file" if name in files else "text, not a file"
-            raise InvalidRequestError(f"{name:.100}: expected {kind}", param=name[:100])
+        if name in files and isinstance(value, str):
+            raise InvalidRequestError(f"{name}: got text, expected a file", param=name)
+        if name in files and key:
+            raise InvalidRequestError(
+                f"{name}: got {written!r:.100}, files have no keys; write {name}, or {name}[] for "
+                f"each of several",
+                param=name,
+            )
         if isinstance(value, UploadFile):
-            form.files[name].append(value)
+            if name in files:
+                form.files[name].append(value)
+            else:
+                form.fields[name] = value
         elif not match["brackets"]:
             if name in form.fields:
                 raise InvalidRequestError(f"{name:.100}: is given twice", param=name[:100])
@@ -68,7 +76,7 @@ def read_form(data: FormData, *, files: Sequence[str]) -> Form:
 
 def from_text(text: Any) -> Any:
     """Read the value of a field without a type of its own: JSON, or else the text as it is."""
-    if not isinstance(text, str):
+    if not isinstance(text, str) or text != text.strip():
         return text
     try:
         return json.loads(text)

@@ -9,7 +9,7 @@ from kit.server.answers import ImagesAnswer
 from kit.server.pictures import images_answer
 from kit.server.protocol import ImageGenerationBody
 from kit.server.service import Service, answers, json_answer
-from kit.server.streams import EventStream, ImageEvents
+from kit.server.streams import ImageEvents, stream
 
 
 def install_images(app: FastAPI, service: Service) -> None:
@@ -29,6 +29,6 @@ def install_images(app: FastAPI, service: Service) -> None:
         """Draw pictures from a prompt."""
         public = service.read_generation(body)
         if public.stream:
-            return EventStream(await service.start(public), ImageEvents(public))
+            return stream(await service.start(public), ImageEvents(public))
         pictures = await service.draw(request, public)
         return json_answer(images_answer(public, pictures, service.settings.name))

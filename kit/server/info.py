@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel, JsonValue
@@ -26,7 +25,6 @@ from kit.server.protocol import ChatCompletionBody, ImageEditForm
 from kit.server.settings import ServerSettings
 from kit.telemetry.environment import PACKAGES, package_versions
 from kit.tokenizer.buckets import Bucket
-from kit.tokenizer.references import MAX_REFERENCES
 
 
 class Setting(BaseModel):
@@ -183,14 +181,11 @@ def install_info(app: FastAPI, engine: ImageEngine, settings: ServerSettings) ->
 
 
 def _size(engine: ImageEngine, bucket: Bucket) -> Size:
-    model = engine.preprocessor.model
-    factor = model.vae_downsample_factor
-    num_image = bucket.height // factor * (bucket.width // factor)
     return Size(
         size=str(bucket),
         width=bucket.width,
         height=bucket.height,
-        target_tokens=model.num_special + num_image,
+        target_tokens=engine.preprocessor.model.num_target_tokens(bucket.height, bucket.width),
     )
 
 
@@ -204,24 +199,14 @@ def _deployment(engine: ImageEngine) -> dict[str, Setting]:
 
 
 def _defaults(engine: ImageEngine, settings: ServerSettings) -> dict[str, JsonValue]:
-    deployed, checkpoint = (
-        engine.config.stage.default_sampling_params,
-        engine.preprocessor.generation,
-    )
-    square = engine.preprocessor.model.image_base_size
-
-    def first(*values: Any) -> JsonValue:
-        found: JsonValue = next((value for value in values if value is not None), None)
-        return found
-
+    preprocessor, deployed = engine.preprocessor, engine.config.stage.default_sampling_params
+    square = preprocessor.model.image_base_size
+    names = ("num_inference_steps", "guidance_scale", "flow_shift", "seed")
     return {
-        "height": first(deployed.height, square),
-        "width": first(deployed.width, square),
-        "num_inference_steps": first(deployed.num_inference_steps, checkpoint.num_inference_steps),
-        "guidance_scale": first(deployed.guidance_scale, checkpoint.guidance_scale),
-        "flow_shift": first(deployed.flow_shift, checkpoint.flow_shift),
-        "seed": deployed.seed,
-        "template": checkpoint.sequence_template,
+        "height": square if deployed.height is None else deployed.height,
+        "width": square if deployed.width is None else deployed.width,
+        **{name: preprocessor.default(name) for name in names},
+        "template": preprocessor.generation.sequence_template,
         "timeout_s": settings.default_timeout_s,
         "output_format": IMAGE_FORMATS[0],
     }
@@ -232,7 +217,7 @@ def _limits(engine: ImageEngine, settings: ServerSettings) -> dict[str, JsonValu
         "n": MAX_IMAGES,
         "prompt_characters": MAX_PROMPT_CHARS,
         "text_characters": MAX_TEXT_CHARS,
-        "reference_images": 0 if engine.preprocessor.reference_refusal else MAX_REFERENCES,
+        "reference_images": engine.preprocessor.max_references,
         "row_tokens": engine.preprocessor.model.max_position_embeddings,
         "num_inference_steps": MAX_STEPS,
         "guidance_scale": MAX_GUIDANCE,

@@ -5,23 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Header, Query
-from fastapi.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from fastapi import FastAPI, Header, Query, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
 
 from kit.engine.engine import ImageEngine
-from kit.errors import OverloadedError
+from kit.errors import InvalidRequestError, OverloadedError
+from kit.server.fields import StrictModel
 from kit.server.settings import ServerSettings
+from kit.server.sse import EventStream
 
 EVENT_INTERVAL_S = 0.1
 """At most one event in this time; what changes more often is seen in its last state."""
 
 _KEEP_ALIVE_S = 15.0
 _RETRY_AFTER_S = 5.0
+
+
+class _Query(StrictModel):
+    stream: Literal["true", "false"] = Field("false", description="Send an event after each change")
 
 
 def install_kv(app: FastAPI, engine: ImageEngine, settings: ServerSettings) -> None:
@@ -40,11 +46,14 @@ def install_kv(app: FastAPI, engine: ImageEngine, settings: ServerSettings) -> N
         },
     )
     async def kv(
-        stream: Annotated[bool, Query(description="Send an event after each change")] = False,
+        request: Request,
+        query: Annotated[_Query, Query()],
         accept: Annotated[str, Header(include_in_schema=False)] = "",
     ) -> Response:
         """The page pool: counts, and the page tables of all requests that hold pages."""
-        if stream or "text/event-stream" in accept.lower():
+        if len(request.query_params.getlist("stream")) > 1:
+            raise InvalidRequestError("stream: is given twice", param="stream")
+        if query.stream == "true" or "text/event-stream" in accept.lower():
             return streams.open()
         return JSONResponse(asdict(engine.kv_view()))
 
@@ -64,7 +73,7 @@ class _Streams:
                 retry_after_s=_RETRY_AFTER_S,
             )
         self._num_open += 1
-        return _EventStream(self._events(), on_end=self._closed)
+        return EventStream(self._events(), on_end=self._closed)
 
     def _closed(self) -> None:
         self._num_open -= 1
@@ -81,18 +90,3 @@ class _Streams:
                 sent = time.monotonic()
                 yield ": nothing changed\n\n"
             await asyncio.sleep(EVENT_INTERVAL_S)
-
-
-class _EventStream(StreamingResponse):
-    """A stream that says when it ends, also when its client leaves before it began."""
-
-    def __init__(self, events: AsyncIterator[str], *, on_end: Callable[[], None]) -> None:
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(events, media_type="text/event-stream", headers=headers)
-        self._on_end = on_end
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._on_end()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import socket
 
-from kit.errors import ConfigError
+from kit.errors import ConfigError, flag_error
 
 _BACKLOG = 2048
-_SOURCE = "the command line"
 
 
 def open_listener(host: str, port: int) -> socket.socket:
@@ -17,18 +16,15 @@ def open_listener(host: str, port: int) -> socket.socket:
     Connections wait in the kernel until the server accepts them.
     """
     if not 0 <= port <= 65535:
-        raise ConfigError(
-            "--port", "is no port", value=port, source=_SOURCE, remedy="give 0 to 65535"
-        )
+        raise flag_error("--port", "is no port", port, "give 0 to 65535")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
-        raise ConfigError(
+        raise flag_error(
             "--host",
             f"cannot be resolved: {error}",
-            value=host,
-            source=_SOURCE,
-            remedy="give an address of this machine, such as 127.0.0.1 or 0.0.0.0",
+            host,
+            "give an address of this machine, such as 127.0.0.1 or 0.0.0.0",
         ) from error
     family, _, _, _, address = found[0]
     try:

@@ -24,7 +24,7 @@ from kit.server.fields import (
     NoEffect,
     markers,
 )
-from kit.server.protocol import Body, ImageEditForm, OpenAIImageFields
+from kit.server.protocol import Body, OpenAIImageFields, PublicFields
 from kit.tokenizer.buckets import parse_size
 
 _SHARED = ImageFields.model_fields.keys()
@@ -62,7 +62,7 @@ class PublicRequest:
 
 
 def public_request(
-    body: Body | ImageEditForm,
+    body: PublicFields,
     *,
     prompt: str,
     defaults: Defaults,
@@ -153,7 +153,7 @@ def _children(first: GenerationRequest, num_images: int) -> tuple[GenerationRequ
     )
 
 
-def _merge(body: Body | ImageEditForm) -> ImageFields:
+def _merge(body: PublicFields) -> ImageFields:
     """Lay `extra_body` and the flat fields together; a field in both must agree."""
     flat = _given(body)
     extra = body.extra_body if isinstance(body, Body) else None
@@ -255,7 +255,7 @@ def _system_prompt(fields: ImageFields, message: str | None) -> str | None:
     return text
 
 
-def _label(body: Body | ImageEditForm) -> str | None:
+def _label(body: PublicFields) -> str | None:
     """The caller's name for its own user; it is echoed, so it must be sane."""
     for name in ("safety_identifier", "user"):
         text: str | None = getattr(body, name)

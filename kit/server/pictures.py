@@ -108,27 +108,7 @@ def facts(picture: Picture) -> dict[str, Any]:
 
 def metrics(picture: Picture) -> Metrics:
     """Return the metrics of one picture."""
-    seen = picture.result.metrics
-    return Metrics(
-        queue_time_s=seen.queue_time_s,
-        reference_time_s=seen.reference_time_s,
-        first_step_time_s=seen.first_step_time_s,
-        step_times_s=list(seen.step_times_s),
-        preview_time_s=seen.preview_time_s,
-        decode_time_s=seen.decode_time_s,
-        encode_time_s=picture.encode_time_s,
-        total_time_s=seen.total_time_s,
-        peak_memory_bytes=seen.peak_memory_bytes,
-        prefix_tokens=seen.prefix_tokens,
-        reference_tokens=seen.reference_tokens,
-        target_tokens=seen.target_tokens,
-        cached_tokens=seen.cached_tokens,
-        shared_tokens=seen.shared_tokens,
-        num_rows=seen.num_rows,
-        num_pages=seen.num_pages,
-        kv_bytes=seen.kv_bytes,
-        tokens_written=list(seen.tokens_written),
-    )
+    return Metrics(encode_time_s=picture.encode_time_s, **vars(picture.result.metrics))
 
 
 def combined_metrics(pictures: Sequence[Picture]) -> Metrics:

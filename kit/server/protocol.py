@@ -25,16 +25,21 @@ NO_MASK = "the model takes no mask, say in the prompt what to change"
 MAX_MESSAGES = 256
 MAX_PARTS = 256
 
-MODEL = "Name of the served model, see /v1/models; absent means that one"
 
+class PublicFields(ImageFields):
+    """What JSON bodies and forms share."""
 
-class Body(ImageFields):
-    """What JSON bodies share: fields of the kit beside OpenAI's, or in `extra_body`."""
-
-    model: str | None = documented(MODEL)
+    model: str | None = documented(
+        "Name of the served model, see /v1/models; absent means that one"
+    )
     stream: bool | None = documented("Answer as server-sent events")
     user: str | None = documented("Echoed as safety_identifier", maxLength=MAX_LABEL_CHARS)
     safety_identifier: str | None = documented("Echoed in the answer", maxLength=MAX_LABEL_CHARS)
+
+
+class Body(PublicFields):
+    """What JSON bodies share: fields of the kit beside OpenAI's, or in `extra_body`."""
+
     extra_body: ImageFields | None = documented(
         "Means the same as its fields beside it; a field in both places must agree"
     )
@@ -70,20 +75,21 @@ class ImageGenerationBody(OpenAIImageFields, Body):
     )
 
 
-class ImageEditForm(OpenAIImageFields, ImageFields):
+class ImageEditForm(OpenAIImageFields, PublicFields):
     """The fields of POST /v1/images/edits beside its files; all are text in a form."""
 
     prompt: str = Field(
         description="What to make of the reference images",
         json_schema_extra={"minLength": 1, "maxLength": MAX_PROMPT_CHARS},
     )
-    model: str | None = documented(MODEL)
-    stream: bool | None = documented("Answer as server-sent events")
-    user: str | None = documented("Echoed as safety_identifier", maxLength=MAX_LABEL_CHARS)
-    safety_identifier: str | None = documented("Echoed in the answer", maxLength=MAX_LABEL_CHARS)
+    extra_body: Annotated[
+        Any, NotSupported("a form has no second level, send the fields themselves", ({},))
+    ] = None
     url: Annotated[Any, NotSupported("the server fetches nothing, send files as image")] = None
     reference_image: Annotated[Any, NotSupported("send the file as image")] = None
+    mask: Annotated[Any, NotSupported(NO_MASK)] = None
     mask_image: Annotated[Any, NotSupported(NO_MASK)] = None
+    markup: Annotated[Any, NotSupported(NO_MASK)] = None
     input_fidelity: Annotated[
         Any, NotSupported("reference images are always read in full", ("low", "high"))
     ] = None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from starlette.datastructures import UploadFile
 
-from kit.engine.preprocess import Preprocessor, check_num_references
+from kit.engine.preprocess import Preprocessor
 from kit.engine.reference_files import FileLimits
 from kit.errors import InvalidRequestError
 from kit.request import ReferenceImage
@@ -24,11 +24,15 @@ def read_files(
 ) -> tuple[ReferenceImage, ...]:
     """Read the files of a form in their order; takes up to seconds, so never on the event loop.
 
-    Raises InvalidRequestError or UnsupportedError, both with param `image`.
+    Raises InvalidRequestError or UnsupportedError with param `image`; what is wrong with one of
+    several files has param `image[1]`, counted from 0.
     """
-    check_num_references(len(uploads), "image")
-    limits = _limits(settings)
-    return tuple(preprocessor.read_image(upload.file, "image", limits) for upload in uploads)
+    preprocessor.check_references(len(uploads), "image")
+    limits, is_one = _limits(settings), len(uploads) == 1
+    return tuple(
+        preprocessor.read_image(upload.file, "image" if is_one else f"image[{index}]", limits)
+        for index, upload in enumerate(uploads)
+    )
 
 
 def read_urls(
@@ -36,7 +40,7 @@ def read_urls(
 ) -> tuple[ReferenceImage, ...]:
     """Read data URLs, each with the field that it stands in; errors as above, naming the field."""
     if urls:
-        check_num_references(len(urls), urls[-1][0])
+        preprocessor.check_references(len(urls), urls[-1][0])
     limits = _limits(settings)
     return tuple(
         preprocessor.read_image(io.BytesIO(_decode(url, field)), field, limits)

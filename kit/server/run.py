@@ -53,11 +53,8 @@ def serve(
             timeout_graceful_shutdown=_ANSWER_LIMIT_S,
         )
     )
-    logger.info(
-        "serving %s on %s (API: /docs, health: /health)", settings.name, shown_url(listener)
-    )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    if not asyncio.run(_serve(engine, server, listener, shutdown_grace_s)):
+    if not asyncio.run(_serve(engine, server, listener, settings.name, shutdown_grace_s)):
         # Python cannot end while a thread is inside a kernel or a read that never returns.
         logger.warning("left behind: loading, or a step that did not end in time")
         logging.shutdown()
@@ -74,11 +71,13 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(
-    engine: ImageEngine, server: _Server, listener: socket.socket, grace_s: float
+    engine: ImageEngine, server: _Server, listener: socket.socket, name: str, grace_s: float
 ) -> bool:
     """Serve until a signal comes or loading fails; False when the engine did not stop."""
     stop = asyncio.Event()
     _watch_signals(stop, grace_s)
+    # Who reads this may send a signal.
+    logger.info("serving %s on %s (API: /docs, health: /health)", name, shown_url(listener))
     loading = _start_in_thread(engine)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     stopping = asyncio.create_task(stop.wait())

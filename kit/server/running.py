@@ -9,9 +9,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from kit.engine.engine import ImageEngine
-from kit.engine.pending import OnStep, RequestHandle
+from kit.engine.pending import RequestHandle
 from kit.errors import KitError
-from kit.request import GenerationResult, StepEvent
+from kit.request import GenerationResult, OnStep, StepEvent
 from kit.server.disconnect import cancel_all
 from kit.server.normalise import PublicRequest
 

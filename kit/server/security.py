@@ -9,7 +9,6 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kit.engine.engine import ImageEngine
 from kit.server.body import LimitedBody
 from kit.server.errors import error_response
 from kit.server.root_path import RootPath, route_path
@@ -19,9 +18,8 @@ PROBES = ("/health", "/ready")
 """Open with any settings: what runs the server must ask them, and they name no request."""
 
 
-def install_security(app: FastAPI, engine: ImageEngine, settings: ServerSettings) -> None:
+def install_security(app: FastAPI, settings: ServerSettings) -> None:
     """Install the key, the limits of bodies and the root path around everything added before."""
-    del engine
     # The last one added is the outermost: the key is checked before a body is read.
     app.add_middleware(
         LimitedBody, max_bytes=settings.max_body_bytes, max_json_bytes=settings.max_json_bytes

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kit.engine.reference_files import DEFAULT_LIMITS
+
 
 @dataclass(frozen=True)
 class ServerSettings:
@@ -24,10 +26,10 @@ class ServerSettings:
     max_json_bytes: int = 8 << 20
     """Largest body that is not multipart; parsed JSON takes many times its bytes."""
 
-    max_image_bytes: int = 50 << 20
+    max_image_bytes: int = DEFAULT_LIMITS.max_bytes
     """Largest image file of an upload, before decoding."""
 
-    max_image_pixels: int = 1 << 26
+    max_image_pixels: int = DEFAULT_LIMITS.max_pixels
     """Largest image of an upload by its header, in pixels, before decoding."""
 
     max_form_files: int = 16

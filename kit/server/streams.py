@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
-
-from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
-from starlette.types import Receive, Scope, Send
 
 from kit.engine.images import encode_image
 from kit.errors import KitError
@@ -44,6 +39,7 @@ from kit.server.pictures import (
     usage,
 )
 from kit.server.running import ImageStep, RunningRequest
+from kit.server.sse import EventStream, sse
 
 
 @dataclass(frozen=True)
@@ -79,19 +75,9 @@ class Events(Protocol):
         ...
 
 
-class EventStream(StreamingResponse):
-    """Sends the events of a running request; a client that leaves cancels it."""
-
-    def __init__(self, running: RunningRequest, events: Events) -> None:
-        self._running = running
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(_render(running, events), headers=headers, media_type="text/event-stream")
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._running.cancel()  # a client may leave before the first event is asked for
+def stream(running: RunningRequest, events: Events) -> EventStream:
+    """Answer with the events of a running request; a client that leaves cancels it."""
+    return EventStream(_render(running, events), on_end=running.cancel)
 
 
 class ImageEvents:
@@ -183,12 +169,6 @@ class ChatChunks:
 
     def _chunk(self, **fields: Any) -> Chunk:
         return Chunk(id=self._public.request_id, created=self._created, model=self._model, **fields)
-
-
-def sse(data: BaseModel | dict[str, Any], *, name: str | None = None) -> str:
-    """Return one server-sent event."""
-    text = data.model_dump_json() if isinstance(data, BaseModel) else json.dumps(data)
-    return f"event: {name}\ndata: {text}\n\n" if name else f"data: {text}\n\n"
 
 
 async def _render(running: RunningRequest, events: Events) -> AsyncGenerator[str, None]:

@@ -94,7 +94,7 @@ def capture_environment() -> SystemEnvironment:
         machine=platform.machine(),
         cpu=cpu_model(),
         num_cpus=os.cpu_count() or 1,
-        num_usable_cpus=_num_usable_cpus(),
+        num_usable_cpus=num_usable_cpus(),
         memory_bytes=psutil.virtual_memory().total,
         thread_variables={
             name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ
@@ -126,6 +126,14 @@ def cpu_model() -> str:
     return models[0] if models else platform.processor() or "unknown"
 
 
+def num_usable_cpus() -> int:
+    """Return the logical processors that this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
+
+
 def _torch_build() -> TorchBuild | None:
     # By name: what imports this module must not need torch.
     try:
@@ -139,10 +147,3 @@ def _torch_build() -> TorchBuild | None:
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         num_threads=torch.get_num_threads(),
     )
-
-
-def _num_usable_cpus() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def fitting_sizes(buckets: Sequence[Bucket], model: ModelConfig) -> tuple[Bucket
         bucket
         for bucket in buckets
         if bucket.height % factor == bucket.width % factor == 0
-        and bucket.height // factor * (bucket.width // factor) <= room
+        and math.prod(model.latent_grid(bucket.height, bucket.width)) <= room
         and found[bucket.ratio] == bucket
     )
     if not sizes:
@@ -93,6 +94,20 @@ def fitting_sizes(buckets: Sequence[Bucket], model: ModelConfig) -> tuple[Bucket
             f"hold no image of image_base_size {model.image_base_size}"
         )
     return sizes
+
+
+def largest_bucket(sizes: Sequence[Bucket]) -> Bucket:
+    """Return the size with the most pixels, and so the most tokens."""
+    return max(sizes, key=lambda size: size.height * size.width)
+
+
+def largest_fitting(
+    model: ModelConfig, sizes: Sequence[Bucket], prefix_len: int, max_tokens: int
+) -> str | None:
+    """Return the largest size (WIDTHxHEIGHT) whose row has at most `max_tokens`; None if none."""
+    room = max_tokens - prefix_len
+    fitting = [b for b in sizes if model.num_target_tokens(b.height, b.width) <= room]
+    return str(largest_bucket(fitting)) if fitting else None
 
 
 def parse_size(text: str) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from kit.modelspec.config import GenerationConfig, ModelConfig
@@ -44,11 +45,16 @@ def reference_refusal(
 def num_reference_tokens(model: ModelConfig, bucket: Bucket) -> int:
     """Return the tokens of a row that a reference image in a bucket takes."""
     assert isinstance(model.vision, VisionConfig), "the checkpoint takes references"
-    factor = model.vae_downsample_factor
-    num_latents = (bucket.height // factor) * (bucket.width // factor)
+    num_latents = math.prod(model.latent_grid(bucket.height, bucket.width))
     return NUM_FRAME_TOKENS + num_latents + model.vision.max_num_patches
 
 
-def largest_bucket(sizes: Sequence[Bucket]) -> Bucket:
-    """Return the size with the most pixels, and so the most tokens."""
-    return max(sizes, key=lambda size: size.height * size.width)
+def max_references(model: ModelConfig, sizes: Sequence[Bucket]) -> int:
+    """Return how many references of the smallest size fit into a row with such an image, at most 3.
+
+    The model reads references.
+    """
+    smallest = min(sizes, key=lambda size: size.height * size.width)
+    target = model.num_target_tokens(smallest.height, smallest.width)
+    room = model.max_position_embeddings - target
+    return min(MAX_REFERENCES, room // num_reference_tokens(model, smallest))

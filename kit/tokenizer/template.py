@@ -120,7 +120,7 @@ def build_rows(
     layout = Layout(
         prefix_len=sum(len(section.ids) for section in sections),
         num_special=len(special.target),
-        grid=_latent_grid(model, bucket),
+        grid=model.latent_grid(bucket.height, bucket.width),
         tail_len=len(tail),
         references=tuple(_reference_spans(model, sections)),
     )
@@ -221,7 +221,7 @@ def _system_section(tokenizer: Tokenizer, text: str) -> list[_Section]:
 def _reference_section(tokenizer: Tokenizer, model: ModelConfig, shape: ReferenceShape) -> _Section:
     special = tokenizer.special
     assert special.joint_img_sep is not None, "the checkpoint takes references"
-    h, w = _latent_grid(model, shape.bucket)
+    h, w = model.latent_grid(shape.bucket.height, shape.bucket.width)
     head = [special.boi, special.img_size, special.img_ratio[shape.bucket.ratio_index]]
     latents = [special.target[0], *(special.img,) * (h * w), special.joint_img_sep]
     patches = (special.img,) * _num_patch_tokens(model)
@@ -234,16 +234,11 @@ def _reference_spans(model: ModelConfig, sections: list[_Section]) -> Iterator[R
         if (shape := section.reference) is not None:
             yield ReferenceSpan(
                 timestep=start + NUM_BEFORE_TIMESTEP,
-                latent_grid=_latent_grid(model, shape.bucket),
+                latent_grid=model.latent_grid(shape.bucket.height, shape.bucket.width),
                 patch_grid=shape.patch_grid,
                 num_patch_tokens=_num_patch_tokens(model),
             )
         start += len(section.ids)
-
-
-def _latent_grid(model: ModelConfig, bucket: Bucket) -> tuple[int, int]:
-    factor = model.vae_downsample_factor
-    return bucket.height // factor, bucket.width // factor
 
 
 def _num_patch_tokens(model: ModelConfig) -> int:
@@ -285,7 +280,7 @@ def _too_long(
     }
     got = f"the row has {layout.seq_len} tokens, the model takes {limit}"
     rest = layout.seq_len - layout.num_image
-    tokens = {size: math.prod(_latent_grid(model, size)) for size in sizes}
+    tokens = {size: math.prod(model.latent_grid(size.height, size.width)) for size in sizes}
     fitting = [size for size in sizes if rest + tokens[size] <= limit]
     other_size = ""
     if fitting:

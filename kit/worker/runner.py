@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from kit.attention.base import KVBackend, RequestKV
 from kit.attention.registry import create_backend
 from kit.errors import CancelledError, WorkerError
-from kit.messages import RunRequest, RunResult, Tick, WorkerConfig, WorkerInfo
+from kit.messages import IsCancelled, RunRequest, RunResult, Tick, WorkerConfig, WorkerInfo
 from kit.model.fused import expert_layer
 from kit.model.loader import load_reference_encoder, load_transformer, load_vae_decoder
 from kit.model.offload import StreamedLayers, WaitingModule
@@ -33,13 +33,10 @@ from kit.pipeline.schedule import preview_steps
 from kit.pipeline.trace import Trace
 from kit.platforms.base import Platform
 from kit.platforms.detect import open_platform
-from kit.request import StepEvent
+from kit.request import OnStep, StepEvent
 from kit.telemetry.log import get_logger
 from kit.worker.facts import describe_platform
 from kit.worker.open_run import OpenRun
-
-OnStep = Callable[[StepEvent], None]
-IsCancelled = Callable[[], bool]
 
 logger = get_logger("worker")
 

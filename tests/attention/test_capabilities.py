@@ -181,7 +181,11 @@ def test_flash_attention_3_reads_pages_of_whole_tiles_of_the_head_size(
     head_dim: int, tile: int
 ) -> None:
     # 80 and 96 run as 128, as this build has no 96.
-    hopper = {"platform": "cuda", "compute_capability": HOPPER, "head_dim": head_dim}
+    hopper: dict[str, Any] = {
+        "platform": "cuda",
+        "compute_capability": HOPPER,
+        "head_dim": head_dim,
+    }
     assert page_size(None, **hopper) == tile
     assert page_size(8 * tile, **hopper) == 8 * tile
     with pytest.raises(ConfigError, match=f"multiples of {tile}.*leave it out for {tile}"):

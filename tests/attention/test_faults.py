@@ -64,6 +64,10 @@ class WriteAndRead:
     def __init__(self, writer: StepKV, reader: StepKV) -> None:
         self._writer, self._reader = writer, reader
 
+    @property
+    def address_key(self) -> object:
+        return self._writer.address_key, self._reader.address_key
+
     def write(self, layer: int, qkv: Tensor, rotary: Rotary, norm: QKNorm) -> Tensor:
         return self._writer.write(layer, qkv, rotary, norm)
 

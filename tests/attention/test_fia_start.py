@@ -110,15 +110,19 @@ def test_contiguous_rows_are_read_without_a_page_table(
     assert not any("block_table" in given for given in reads)
 
 
-def turned_back(right: Any, x: Tensor, cos: Tensor, sin: Tensor, **given: Any) -> Tensor:
+def turned_back(
+    right: Callable[..., Tensor], x: Tensor, cos: Tensor, sin: Tensor, **given: Any
+) -> Tensor:
     return right(x, cos, -sin, **given)
 
 
-def in_neighbours(right: Any, x: Tensor, cos: Tensor, sin: Tensor, **given: Any) -> Tensor:
+def in_neighbours(
+    right: Callable[..., Tensor], x: Tensor, cos: Tensor, sin: Tensor, **given: Any
+) -> Tensor:
     return right(x, cos, sin, **given | {"rotary_mode": "interleave"})
 
 
-def lost(right: Any, *tensors: Tensor, **given: Any) -> Tensor:
+def lost(right: Callable[..., Tensor], *tensors: Tensor, **given: Any) -> Tensor:
     return right(*tensors, **given) * torch.nan
 
 
@@ -126,7 +130,7 @@ def refused(*_: Any, **__: Any) -> Tensor:
     raise RuntimeError("error code is 161002")
 
 
-def of_another_release(right: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def of_another_release(right: Callable[..., Tensor], x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return right(x, cos, sin)
 
 

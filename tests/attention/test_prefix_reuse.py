@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import npu_emulation
 import pytest
@@ -48,7 +49,7 @@ POINTS = (
 
 @pytest.mark.parametrize(("cached", "shared"), POINTS)
 def test_the_reference_kernel_with_reuse(cached: int, shared: int) -> None:
-    check_reuse(PagedReference(), make_case(LAYOUT), 16, cached, shared, 2e-5)
+    check_reuse(PagedReference(), make_case(LAYOUT), 16, cached, shared, 1e-5)
 
 
 @pytest.mark.parametrize("form", ["TND", "BSH"])
@@ -64,7 +65,7 @@ def test_fia_with_reuse(
     heads = Heads(num_kv_heads=2, group=2, head_dim=64)
     case = make_case(layout, heads=heads, dtype=torch.bfloat16)
     kernel = FiaPaged(load_operators(), 4, form)  # type: ignore[arg-type]
-    check_reuse(kernel, case, 128, cached, shared, 2e-2)
+    check_reuse(kernel, case, 128, cached, shared, 5e-3)
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_scrubbing_leaves_alone_what_others_read(case: Case, allocation: KVAlloc
     ],
 )
 def test_an_allocation_that_shares_wrongly_is_refused(
-    case: Case, allocation: KVAllocation, change: dict[str, int], message: str
+    case: Case, allocation: KVAllocation, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(KVCacheError, match=message):
         open_with(PagedReference(), case, replace(allocation, **change))

@@ -206,7 +206,12 @@ def test_a_round_by_the_command(tmp_path: Path) -> None:
     assert record.equality is not None
     assert record.equality.seen == 0
     assert record.candidate is not None
-    rows = [r for r in record.candidate.rows if r["guided"]]
+    edits: list[Row] = []
+    others: list[Row] = []
+    for row in record.candidate.rows:
+        (edits if str(row["family"]).startswith("edit: ") else others).append(row)
+    assert len(edits) == record.parameters["num_edits"] == 8
+    rows = [row for row in others if row["guided"]]
     assert len(rows) == record.parameters["num_captions"] == 24
     # The committed record holds the bars; 24 pictures may miss a few.
     assert sum(bool(r["right"]) for r in rows) >= 20

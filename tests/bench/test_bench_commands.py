@@ -156,6 +156,34 @@ def test_times_of_another_machine_are_not_held_against_these(run: Run) -> None:
     assert "agrees: candidate: pictures with equal pixels: 8 and 8" in out
 
 
+@pytest.mark.parametrize(
+    ("part", "fact", "name"),
+    [
+        ("system", "cpu", "machine"),
+        ("torch", "cpu_capability", "vector instructions"),
+        ("torch", "num_threads", "threads"),
+        ("torch", "version", "package torch"),
+    ],
+)
+def test_other_pictures_where_sums_round_otherwise_tell_nothing(
+    run: Run, part: str, fact: str, name: str
+) -> None:
+    with images_server() as url:
+        run("run", "mine.yaml", "--target", url, "--out", "one.json")
+    content = json.loads(Path("one.json").read_text())
+    content["candidate"]["rows"][3]["sha256"] = "0" * 64
+    Path("other.json").write_text(json.dumps(content))
+    _, out, _ = run("compare", "one.json", "other.json")
+    assert "DIFFERS: candidate: pictures with equal pixels: 8 and 7" in out
+    system = content["environment"]["system"]
+    changed = system if part == "system" else system[part]
+    changed[fact] = 7 if fact == "num_threads" else "another"
+    Path("other.json").write_text(json.dumps(content))
+    _, out, _ = run("compare", "one.json", "other.json")
+    assert f"cannot be told: candidate: pictures with equal pixels: 8 and 7 (other {name})" in out
+    assert f"other {name}: " in out
+
+
 def test_the_engine_of_this_process(run: Run) -> None:
     small = {**LOAD, "sizes": ["384x128"], "steps": [1], "guidance": [1.0], "warmup": 0}
     Path("mine.yaml").write_text(yaml.safe_dump({**small, "requests": 1}))

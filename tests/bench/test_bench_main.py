@@ -262,7 +262,7 @@ def test_place_for_the_record_is_checked_before_the_run(
     assert "cannot be written there" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("repeats", ["0", "-1", "1.5", "x", ""])
+@pytest.mark.parametrize("repeats", ["0", "-1", "1.5", "x", "", "1_0", "٧"])
 def test_repeats_is_a_positive_integer(
     registry: Registry, capsys: pytest.CaptureFixture[str], repeats: str
 ) -> None:

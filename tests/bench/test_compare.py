@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from bench_loads import PainterTarget, small_load
+from bench_loads import PainterTarget, opened, small_load
 from pydantic import ValidationError
 from record_samples import ENVIRONMENT
 
@@ -16,7 +19,7 @@ from bench.harness.equality import differences
 from bench.harness.jobs import Job
 from bench.harness.load import Closed, Poisson
 from bench.harness.measure import measure
-from bench.harness.target import Answer
+from bench.harness.target import Answer, Target
 from bench.planted import MAX_FLAGGED, MIN_FOUND, PageBooking, Slowed, find_planted, trial
 from bench.records import AGAIN, recompute
 from bench.registry import Context
@@ -26,7 +29,9 @@ CONTEXT = Context("small", ("python", "-m", "bench"), ENVIRONMENT, 1)
 
 
 def test_a_comparison_is_a_record_that_can_be_recomputed() -> None:
-    record = compare(CONTEXT, small_load(requests=8), PainterTarget(), PainterTarget())
+    record = compare(
+        CONTEXT, small_load(requests=8), opened(PainterTarget()), opened(PainterTarget())
+    )
     assert record.status == "ok"
     assert record.equality is not None
     assert record.equality.seen == 0
@@ -53,7 +58,7 @@ def flip(bit: int) -> Any:
 @pytest.mark.parametrize("bit", [0, 31])
 def test_one_bit_of_one_latent_is_a_failed_comparison_without_times(bit: int) -> None:
     candidate = PainterTarget(latents=flip(bit))
-    record = compare(CONTEXT, small_load(), PainterTarget(), candidate)
+    record = compare(CONTEXT, small_load(), opened(PainterTarget()), opened(candidate))
     assert record.status == "failed"
     assert record.error is not None
     assert record.error.kind == "NotEqual"
@@ -88,7 +93,7 @@ class Watched(PainterTarget):
 
 def test_order_noise_before_each_pair_and_pairs_in_both_orders() -> None:
     seen: list[str] = []
-    pairs = measure_pairs(small_load(), Watched("a", seen), Watched("b", seen))
+    pairs = measure_pairs(small_load(), range(3), Watched("a", seen), Watched("b", seen))
     assert seen[:2] == ["a7", "b7"]  # warm-up
     assert seen[2:6] == ["a7", "a7", "a7", "b7"]
     assert seen[6:10] == ["a8", "a8", "b8", "a8"]
@@ -97,13 +102,32 @@ def test_order_noise_before_each_pair_and_pairs_in_both_orders() -> None:
     assert [row["seed"] for row in pairs.candidate] == [7, 8, 9]
 
 
+def test_both_are_opened_anew_half_way_in_the_other_order() -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def open_watched(name: str) -> Iterator[Target]:
+        seen.append(f"open {name}")
+        yield Watched(name, seen)
+        seen.append(f"close {name}")
+
+    record = compare(CONTEXT, small_load(), partial(open_watched, "a"), partial(open_watched, "b"))
+    assert seen[:2] == ["open a", "open b"]
+    half = seen.index("close a") + 1
+    assert seen[half - 2 : half + 2] == ["close b", "close a", "open b", "open a"]
+    assert seen[half + 2 : half + 4] == ["a7", "b7"]  # warm-up
+    assert seen[half + 4 : -2] == ["a9", "a9", "a9", "b9"]
+    assert record.baseline is not None
+    assert [row["request"] for row in record.baseline.rows] == [0, 1, 2]
+
+
 def test_baseline_rows_are_the_baselines_in_both_orders() -> None:
     class Told(PainterTarget):
         def ask(self, job: Job) -> Answer:
             found = super().ask(job)
             return Answer(found.outcome, found.done, found.sha256, {"decode_s": 2.0})
 
-    pairs = measure_pairs(small_load(), PainterTarget(), Told())
+    pairs = measure_pairs(small_load(), range(3), PainterTarget(), Told())
     assert all("decode_s" in row for row in pairs.candidate)
     assert not any("decode_s" in row for row in pairs.baseline)
 
@@ -114,7 +138,7 @@ def test_a_failed_request_ends_a_comparison() -> None:
             return Answer("overloaded", super().ask(job).done, message="too many")
 
     with pytest.raises(RequestFailedError, match="request 0 of a comparison: overloaded: too many"):
-        compare(CONTEXT, small_load(), PainterTarget(), Broken())
+        compare(CONTEXT, small_load(), opened(PainterTarget()), opened(Broken()))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +151,7 @@ def test_a_failed_request_ends_a_comparison() -> None:
 )
 def test_loads_that_cannot_be_asked_in_turn(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="two targets are asked in turn"):
-        compare(CONTEXT, small_load(**changes), PainterTarget(), PainterTarget())
+        compare(CONTEXT, small_load(**changes), opened(PainterTarget()), opened(PainterTarget()))
 
 
 def test_a_large_slowdown_is_seen_from_both_sides() -> None:

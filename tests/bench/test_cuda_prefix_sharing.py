@@ -9,9 +9,9 @@ import torch
 from golden_cases import PACKAGE
 from record_samples import ENVIRONMENT
 
+from bench.cuda_timing import relative_error
 from bench.prefix_model import ALL_LEVELS, PrefixBench, Setting
 from bench.registry import Context
-from bench.workloads import cuda_prefix_sharing
 from bench.workloads.cuda_prefix_sharing import ERROR_LIMIT, Seen, measure, record
 from kit.modelspec.config import load_model_config
 
@@ -88,4 +88,4 @@ def test_shared_pages_with_other_content_are_seen(bench: PrefixBench) -> None:
         again = bench.first_step(0, ALL_LEVELS)
         bench.manager.forget_prefixes()
     seen = bench.common_tokens(again.allocation, 1)
-    assert cuda_prefix_sharing.relative_error(seen[0], wanted[0]) > ERROR_LIMIT
+    assert relative_error(seen[0], wanted[0]) > ERROR_LIMIT

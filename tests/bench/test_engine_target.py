@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import uvicorn
-from bench_loads import small_load
+from bench_loads import opened, small_load
 from record_samples import ENVIRONMENT
 
 from bench.harness.compare import compare
@@ -103,13 +103,13 @@ class Tilted(EngineTarget):
 def test_modes_are_equal_and_one_bit_is_not(paged: EngineTarget) -> None:
     with engine("hunyuan_image3_dit.yaml") as other:
         dense = EngineTarget(other)
-        record = compare(CONTEXT, LOAD, dense, paged)
+        record = compare(CONTEXT, LOAD, opened(dense), opened(paged))
         assert record.status == "ok"
         assert set(record.summary) == {"latency", "first_step", "later_step", "decode"}
         assert record.findings["candidate requests that the pool holds"] > 1
         assert "baseline pages of the pool" not in record.findings
         assert record.config["candidate.stage.diffusion_kv_mode"].value == "paged_scheduler"
-        tilted = compare(CONTEXT, LOAD, dense, Tilted(paged.engine))
+        tilted = compare(CONTEXT, LOAD, opened(dense), opened(Tilted(paged.engine)))
     assert tilted.status == "failed"
     assert tilted.equality is not None
     assert (tilted.equality.equal, tilted.equality.seen) == (False, 1)

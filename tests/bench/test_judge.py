@@ -41,7 +41,9 @@ def as_seen(scene: Scene) -> Seen:
 
 @pytest.mark.parametrize("size", [(256, 256), (192, 320), (352, 160)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_captions_agree_with_their_scenes_and_with_no_other(family, size):
+def test_captions_agree_with_their_scenes_and_with_no_other(
+    family: str, size: tuple[int, int]
+) -> None:
     made = evaluation_captions(family, 30, seed=2, size=size)
     num_wrong = 0
     for at, caption in enumerate(made):
@@ -93,7 +95,7 @@ def test_captions_agree_with_their_scenes_and_with_no_other(family, size):
         (seen(background=None), {"object", "colour", "background", "relation"}),
     ],
 )
-def test_each_fault_is_told(shown, wrong):
+def test_each_fault_is_told(shown: Seen, wrong: set[str]) -> None:
     verdict = compare(shown, PAIR)
 
     aspects = ("object", "colour", "background", "relation", "count", "position")
@@ -102,14 +104,14 @@ def test_each_fault_is_told(shown, wrong):
     assert verdict.count is verdict.position is None
 
 
-def test_what_is_not_named_is_not_judged():
+def test_what_is_not_named_is_not_judged() -> None:
     verdict = compare(seen(seen_object("vase", "green")), Facts((ObjectFacts("vase", None),)))
 
     assert verdict == Verdict(True, None, None, None, None, None)
 
 
 @pytest.mark.parametrize(("num", "right"), [(2, False), (3, True)])
-def test_count(num, right):
+def test_count(num: int, right: bool) -> None:
     facts = Facts((ObjectFacts("star", "red"),) * 3, "sky", count=3)
     shown = [seen_object("star", "red", x) for x in (0.2, 0.5, 0.8)][:num]
 
@@ -137,7 +139,7 @@ def test_count(num, right):
         ("centre", 0.5, 0.8, False),
     ],
 )
-def test_position(position, x, y, right):
+def test_position(position: str, x: float, y: float, right: bool) -> None:
     facts = Facts((RED_VASE,), position=position)
 
     assert compare(seen(seen_object("vase", "red", x, y)), facts).position is right
@@ -152,10 +154,10 @@ def test_position(position, x, y, right):
         ("below", (0.5, 0.8), (0.6, 0.2)),
     ],
 )
-def test_relations(word, a, b):
+def test_relations(word: str, a: tuple[float, float], b: tuple[float, float]) -> None:
     facts = replace(PAIR, relations=((0, word, 1),))
 
-    def verdict(a, b):
+    def verdict(a: tuple[float, float], b: tuple[float, float]) -> bool | None:
         shown = seen(seen_object("vase", "red", *a), seen_object("cat", "blue", *b))
         return compare(shown, facts).relation
 
@@ -164,7 +166,7 @@ def test_relations(word, a, b):
     assert verdict(a, a) is False
 
 
-def test_equal_kinds_are_matched_by_colour():
+def test_equal_kinds_are_matched_by_colour() -> None:
     facts = Facts(
         (ObjectFacts("cat", "red"), ObjectFacts("cat", "blue")), relations=((0, "right of", 1),)
     )
@@ -173,7 +175,7 @@ def test_equal_kinds_are_matched_by_colour():
     assert compare(shown, facts).right
 
 
-def test_a_picture_without_a_known_background_shows_nothing():
+def test_a_picture_without_a_known_background_shows_nothing() -> None:
     judge = Judge(ShapeNet().eval())
     picture = np.random.default_rng(0).integers(0, 256, (256, 256, 3), dtype=np.uint8)
 
@@ -181,7 +183,7 @@ def test_a_picture_without_a_known_background_shows_nothing():
     assert not judge.judge(picture, PAIR).right
 
 
-def test_an_untrained_network_is_right_about_everything_but_names():
+def test_an_untrained_network_is_right_about_everything_but_names() -> None:
     judge = Judge(ShapeNet().eval())
     for caption in evaluation_captions("pair", 10, seed=4):
         found = judge.look(render(caption.scene))

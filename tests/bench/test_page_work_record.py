@@ -10,6 +10,7 @@ from bench.page_work import GEOMETRY, NUM_ROWS, NUM_TOKENS
 from bench.workloads.page_work import check_accounting
 from kit.kv.allocation import KVAllocation
 from kit.kv.manager import KVCacheManager
+from kit.kv.prefix import PrefixKeys
 
 PAGES_PER_REQUEST = NUM_ROWS * GEOMETRY.num_pages(NUM_TOKENS)
 NUM_PAGES = 3 * PAGES_PER_REQUEST + 1
@@ -18,8 +19,8 @@ NUM_PAGES = 3 * PAGES_PER_REQUEST + 1
 class Keeping(KVCacheManager):
     """Forgets to take pages back."""
 
-    def release(self, allocation: KVAllocation) -> None:
-        del allocation
+    def release(self, allocation: KVAllocation, *, publish: bool = True) -> None:
+        del allocation, publish
 
 
 class Moving(KVCacheManager):
@@ -30,8 +31,10 @@ class Moving(KVCacheManager):
         self._moved = pages
         self._booked: dict[str, KVAllocation] = {}
 
-    def reserve(self, request_id: str, num_rows: int, num_tokens: int) -> KVAllocation | None:
-        allocation = super().reserve(request_id, num_rows, num_tokens)
+    def reserve(
+        self, request_id: str, num_rows: int, num_tokens: int, prefix: PrefixKeys | None = None
+    ) -> KVAllocation | None:
+        allocation = super().reserve(request_id, num_rows, num_tokens, prefix)
         if allocation is None:
             return None
         self._booked[request_id] = allocation
@@ -39,8 +42,8 @@ class Moving(KVCacheManager):
         moved = tuple(tuple(self._moved.get(page, page) for page in table) for table in tables)
         return replace(allocation, page_tables=moved)
 
-    def release(self, allocation: KVAllocation) -> None:
-        super().release(self._booked[allocation.request_id])
+    def release(self, allocation: KVAllocation, *, publish: bool = True) -> None:
+        super().release(self._booked[allocation.request_id], publish=publish)
 
 
 def test_sound_accounting() -> None:

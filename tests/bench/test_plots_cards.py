@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import JsonValue
 
@@ -177,9 +178,9 @@ def test_noise_is_drawn_below_its_own_ratio() -> None:
     drawing = draw_ratios("t", {"latency": ratio}, label="x", noise={"latency": noise}, same=0.05)
     assert drawing.numbers == {"latency": ratio, "latency, noise": noise}
     (ax,) = drawing.figure.axes
-    points = {
-        line.get_xdata()[0]: line.get_ydata()[0] for line in ax.lines if line.get_marker() in "oD"
-    }  # type: ignore[index, operator, call-overload]
+    points = dict(
+        np.asarray(line.get_xydata())[0] for line in ax.lines if str(line.get_marker()) in "oD"
+    )
     assert points[1.2] < points[1.0]
 
 

@@ -84,7 +84,7 @@ def test_all_ranks_decode_together(setting: Setting, requests: Requests) -> None
 def test_latents_that_are_not_finite_end_the_request(
     requests: Requests, decoder: VAEDecoder
 ) -> None:
-    next(requests.model.model.layers[1].mlp.parameters()).fill_(torch.nan)
+    next(requests.model.model.layers[1].get_submodule("mlp").parameters()).fill_(torch.nan)
     with pytest.raises(WorkerError, match="paged_scheduler: latents are not finite after 2 steps"):
         is_picture(requests, decoder)
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from record_samples import BASELINE, CANDIDATE, EQUAL, RATIOS, SIDES, record
 
 from bench.records import (
+    EqualityCheck,
     Failure,
     Measurement,
     RecordError,
@@ -118,6 +119,16 @@ def test_unequal_sides_are_no_success(tmp_path: Path) -> None:
 def test_equality_must_follow_from_its_own_numbers(tmp_path: Path) -> None:
     path = stored(tmp_path, lambda content: content["equality"].update(seen=1.0))
     assert "equality: equal is True, but seen 1.0, limit 0.0" in refusal(path)
+
+
+def test_a_check_is_equal_up_to_its_limit_and_no_difference_is_below_zero() -> None:
+    assert [EqualityCheck.of("x", limit=1, seen=seen).equal for seen in (0, 1, 1.5)] == [
+        True,
+        True,
+        False,
+    ]
+    with pytest.raises(ValidationError, match="no difference is below 0"):
+        EqualityCheck.of("x", limit=0, seen=-15)
 
 
 def test_success_has_no_error(tmp_path: Path) -> None:

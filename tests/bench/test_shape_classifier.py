@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from bench.picture_analysis import Region
 from bench.shape_classifier import (
@@ -17,13 +20,15 @@ from bench.shape_classifier import (
     training_crops,
 )
 
+Crops = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
 
 @pytest.fixture(scope="module")
-def crops() -> tuple[np.ndarray, np.ndarray]:
+def crops() -> Crops:
     return training_crops(30, 0)
 
 
-def test_crops_are_labelled_and_repeat_by_seed(crops):
+def test_crops_are_labelled_and_repeat_by_seed(crops: Crops) -> None:
     pixels, labels = crops
 
     assert pixels.shape == (len(labels), 80, 80, 3)
@@ -33,7 +38,7 @@ def test_crops_are_labelled_and_repeat_by_seed(crops):
     np.testing.assert_array_equal(pixels, again)
 
 
-def test_training_learns(crops):
+def test_training_learns(crops: Crops) -> None:
     losses: list[float] = []
     net = train_shape_net(
         *crops,
@@ -48,7 +53,7 @@ def test_training_learns(crops):
     assert not net.training
 
 
-def test_a_network_is_loaded_as_saved(tmp_path, crops):
+def test_a_network_is_loaded_as_saved(tmp_path: Path, crops: Crops) -> None:
     torch.manual_seed(0)
     net = ShapeNet().eval()
     save_shape_net(net, tmp_path / "shapes.safetensors")
@@ -59,7 +64,7 @@ def test_a_network_is_loaded_as_saved(tmp_path, crops):
     assert not loaded.training
 
 
-def test_classes_come_with_a_probability(crops):
+def test_classes_come_with_a_probability(crops: Crops) -> None:
     net = ShapeNet().eval()
     found = classify(net, list(crops[0][:3]))
 
@@ -68,13 +73,13 @@ def test_classes_come_with_a_probability(crops):
     assert classify(net, []) == []
 
 
-def test_size_of_the_network():
+def test_size_of_the_network() -> None:
     num_parameters = sum(value.numel() for value in ShapeNet().parameters())
 
     assert 300_000 < num_parameters < 600_000
 
 
-def test_a_crop_is_square_around_the_region_and_goes_on_outside():
+def test_a_crop_is_square_around_the_region_and_goes_on_outside() -> None:
     picture = np.zeros((128, 256, 3), dtype=np.uint8)
     picture[:, :10] = 200
     picture[40:60, 0:40] = (255, 0, 0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from kit.checkpoint.bpe import special_ids, train_tokenizer
+from kit.checkpoint.bpe import SPECIAL_TOKENS, train_tokenizer
 from kit.checkpoint.captions import training_captions
 from kit.checkpoint.official_config import model_config
 from kit.checkpoint.preset import TOY
@@ -28,7 +28,9 @@ def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("toy")
     tokenizer = train_tokenizer(training_captions(100, seed=1), TOY.shape.vocab_size)
     tokenizer.save(str(folder / "tokenizer.json"))
-    config = model_config(TOY, special_ids(tokenizer), scaling_factor=1.25)
+    vocabulary = tokenizer.get_vocab()
+    ids = {token: vocabulary[token] for token in SPECIAL_TOKENS}
+    config = model_config(TOY, ids, scaling_factor=1.25)
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kit.checkpoint.bpe import SPECIAL_TOKENS, special_ids, train_tokenizer
+from kit.checkpoint.bpe import SPECIAL_TOKENS, train_tokenizer
 from kit.checkpoint.captions import training_captions
 from kit.tokenizer.tokenizer import Tokenizer
 
@@ -12,9 +12,10 @@ CAPTIONS = tuple(training_captions(60, seed=2))
 def test_special_tokens_come_last_and_the_size_is_met() -> None:
     tokenizer = train_tokenizer(CAPTIONS, 360)
     assert tokenizer.get_vocab_size() == 360
-    ids = special_ids(tokenizer)
-    assert sorted(ids.values()) == list(range(360 - len(SPECIAL_TOKENS), 360))
-    assert set(ids) == set(SPECIAL_TOKENS)
+    vocabulary = tokenizer.get_vocab()
+    assert sorted(vocabulary[token] for token in SPECIAL_TOKENS) == list(
+        range(360 - len(SPECIAL_TOKENS), 360)
+    )
 
 
 def test_the_same_captions_give_the_same_tokenizer() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -90,14 +92,15 @@ def places(background: str) -> tuple[str, ...]:
 
 @settings(max_examples=150, deadline=None)
 @given(drawn, styles)
-def test_facts_are_true_and_said(made, style):
+def test_facts_are_true_and_said(made: tuple[Scene, np.random.Generator], style: Style) -> None:
     scene, draw = made
     caption = describe(scene, style, draw)
     text, facts = caption.text, caption.facts
 
-    assert sorted(f.kind for f in facts.objects) == sorted(o.kind for o in scene.objects)
+    assert Counter(f.kind for f in facts.objects) == Counter(o.kind for o in scene.objects)
     looks = [(o.kind, o.colour) for o in scene.objects]
     for fact in facts.objects:
+        assert fact.kind is not None
         assert says(text, ways(KIND_WORDS[fact.kind]))
         assert (fact.colour is not None) == style.colour
         if fact.colour:
@@ -114,10 +117,14 @@ def test_facts_are_true_and_said(made, style):
 
 @settings(max_examples=150, deadline=None)
 @given(drawn, styles)
-def test_relations_hold_between_the_named_objects(made, style):
+def test_relations_hold_between_the_named_objects(
+    made: tuple[Scene, np.random.Generator], style: Style
+) -> None:
     scene, draw = made
     facts = describe(scene, replace(style, colour=True), draw).facts
-    by_look = {(one.kind, one.colour): one for one in scene.objects}
+    by_look: dict[tuple[str | None, str | None], SceneObject] = {
+        (one.kind, one.colour): one for one in scene.objects
+    }
     for i, word, j in facts.relations:
         first, second = (facts.objects[at] for at in (i, j))
         a, b = by_look[first.kind, first.colour], by_look[second.kind, second.colour]
@@ -128,7 +135,7 @@ def test_relations_hold_between_the_named_objects(made, style):
         assert len(facts.relations) == len(scene.objects) - 1
 
 
-def test_what_a_style_leaves_out_is_not_said():
+def test_what_a_style_leaves_out_is_not_said() -> None:
     draw = np.random.default_rng(0)
     for _ in range(300):
         scene = random_scene(draw, size=(256, 256), arrangement="single")
@@ -139,7 +146,7 @@ def test_what_a_style_leaves_out_is_not_said():
         assert not says(text, ("background", "table", "sky", "sea", "beach"))
 
 
-def test_plain_style_is_plain_english():
+def test_plain_style_is_plain_english() -> None:
     draw = np.random.default_rng(0)
     texts = {describe(VASE, Style(material=True, position=False), draw).text for _ in range(20)}
 
@@ -163,11 +170,11 @@ def test_plain_style_is_plain_english():
         (Style(kind=False, background=False, position=False), "(A red thing|Something red)"),
     ],
 )
-def test_style(style, expected):
+def test_style(style: Style, expected: str) -> None:
     assert re.match(expected, describe(VASE, style, np.random.default_rng(1)).text)
 
 
-def test_extra_words_are_added():
+def test_extra_words_are_added() -> None:
     draw = np.random.default_rng(0)
     style = Style(num_extra_words=3, position=False, background=False)
     words = [len(describe(VASE, style, draw).text.split()) for _ in range(20)]
@@ -175,7 +182,7 @@ def test_extra_words_are_added():
     assert words == [6] * 20
 
 
-def test_training_captions_vary_and_repeat_by_seed():
+def test_training_captions_vary_and_repeat_by_seed() -> None:
     texts = list(training_captions(2000, seed=5))
 
     assert texts[:100] == list(training_captions(100, seed=5))
@@ -186,7 +193,7 @@ def test_training_captions_vary_and_repeat_by_seed():
     assert max(len(text) for text in texts) < 250
 
 
-def test_training_captions_never_name_a_held_out_combination():
+def test_training_captions_never_name_a_held_out_combination() -> None:
     draw = np.random.default_rng(9)
     for _ in range(2000):
         facts = training_caption(random_scene(draw, size=(256, 256)), draw).facts
@@ -195,7 +202,7 @@ def test_training_captions_never_name_a_held_out_combination():
                 assert not is_held_out(fact.kind, fact.colour, facts.background)
 
 
-def test_extra_words_are_none_of_the_language():
+def test_extra_words_are_none_of_the_language() -> None:
     known = set()
     for table in (KIND_WORDS, COLOUR_WORDS, MATERIAL_WORDS, SIZE_WORDS):
         for words in table.values():
@@ -215,7 +222,9 @@ def test_extra_words_are_none_of_the_language():
         (BACKGROUND_WORDS, GROUNDS),
     ],
 )
-def test_every_name_has_words_that_mean_nothing_else(table, names):
+def test_every_name_has_words_that_mean_nothing_else(
+    table: dict[str, Words], names: Iterable[str]
+) -> None:
     assert set(table) == set(names)
     ways = [way for words in table.values() for way in words.plain + words.others]
     assert len(set(ways)) == len(ways)

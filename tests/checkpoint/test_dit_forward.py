@@ -30,7 +30,7 @@ from kit.model.vision import cut_patches
 from kit.modelspec.config import ModelConfig
 from kit.pipeline.noise import seed_generator
 from kit.pipeline.references import TokenBlock, encode_references, sample_posterior
-from kit.request import ResolvedSampling
+from kit.request import ResolvedSampling, Template
 from kit.tokenizer.layout import Layout, ReferenceSpan, Rows, positions_yx
 from kit.tokenizer.template import ReferenceShape, build_rows
 from kit.tokenizer.tokenizer import Tokenizer
@@ -78,8 +78,9 @@ def test_padded_batch_against_the_runtime(
     toy_tokenizer: Tokenizer,
 ) -> None:
     prompts = ("a red cup", "TWO large green STARS on a wooden table with a nonsense word!")
-    prefixes = []
-    for prompt, template in zip(prompts, ("pretrain", "instruct"), strict=True):
+    templates: tuple[Template, ...] = ("pretrain", "instruct")
+    prefixes: list[Sequence[int]] = []
+    for prompt, template in zip(prompts, templates, strict=True):
         prefixes += prefix_rows(toy_tokenizer, toy_config, prompt, size, template)
     assert len({len(prefix) for prefix in prefixes}) == 2
     num_slots = SLOTS - 257

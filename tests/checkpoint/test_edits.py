@@ -25,7 +25,9 @@ MAY_CHANGE = {
 """Fields of the objects that are named; y, since an object on a surface keeps its lower edge."""
 
 
-def edits(kind: str | None, num: int, *, size: tuple[int, int] = SQUARE, held_out: bool = False):
+def edits(
+    kind: str | None, num: int, *, size: tuple[int, int] = SQUARE, held_out: bool = False
+) -> list[Edit]:
     draw = np.random.default_rng(5)
     return [random_edit(draw, size=size, kind=kind, held_out=held_out) for _ in range(num)]
 

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from kit.checkpoint.captions import Facts
 from kit.checkpoint.evaluation import FAMILIES, evaluation_captions
 from kit.errors import ConfigError
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_captions_are_held_out_and_different(family):
+def test_captions_are_held_out_and_different(family: str) -> None:
     made = evaluation_captions(family, 30, seed=0)
 
     assert len({caption.text for caption in made}) == 30
@@ -16,8 +17,8 @@ def test_captions_are_held_out_and_different(family):
     assert made != evaluation_captions(family, 30, seed=1)
 
 
-def test_each_family_names_what_it_is_about():
-    def facts(family: str):
+def test_each_family_names_what_it_is_about() -> None:
+    def facts(family: str) -> list[Facts]:
         return [caption.facts for caption in evaluation_captions(family, 40, seed=3)]
 
     assert all(f.background and f.objects[0].colour for f in facts("plain"))
@@ -30,7 +31,7 @@ def test_each_family_names_what_it_is_about():
     assert all(caption.text.isupper() for caption in evaluation_captions("upper", 20, seed=0))
 
 
-def test_the_scene_is_made_for_the_size():
+def test_the_scene_is_made_for_the_size() -> None:
     (made,) = evaluation_captions("plain", 1, seed=0, size=(192, 320))
 
     assert (made.scene.height, made.scene.width) == (192, 320)
@@ -44,6 +45,6 @@ def test_the_scene_is_made_for_the_size():
         ("partial", 100_000, (256, 256), "num"),
     ],
 )
-def test_bad_input_is_refused(family, num, size, field):
+def test_bad_input_is_refused(family: str, num: int, size: tuple[int, int], field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         evaluation_captions(family, num, seed=0, size=size)

@@ -21,7 +21,7 @@ PLAIN = [name for name, ground in GROUNDS.items() if ground.upper[0] == ground.u
 
 @pytest.mark.parametrize("size", [(256, 256), (192, 320), (368, 144)])
 @pytest.mark.parametrize("name", GROUNDS)
-def test_canvas_stays_near_the_bands_of_its_zones(name, size):
+def test_canvas_stays_near_the_bands_of_its_zones(name: str, size: tuple[int, int]) -> None:
     height, width = size
     canvas = ground_canvas(name, height, width)
     ground = GROUNDS[name]
@@ -38,13 +38,13 @@ def test_canvas_stays_near_the_bands_of_its_zones(name, size):
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_plain_ground_is_one_colour(name):
+def test_plain_ground_is_one_colour(name: str) -> None:
     canvas = ground_canvas(name, 128, 128)
 
     assert (canvas == canvas[0, 0]).all()
 
 
-def test_grounds_are_told_apart_by_their_top_and_bottom():
+def test_grounds_are_told_apart_by_their_top_and_bottom() -> None:
     canvases = [lab(ground_canvas(name, 256, 256)) for name in GROUNDS]
     ends = np.stack([np.stack([c[:20].mean((0, 1)), c[-20:].mean((0, 1))]) for c in canvases])
     distances = np.linalg.norm(ends[:, None] - ends, axis=-1).max(-1) + 100 * np.eye(len(ends))
@@ -58,19 +58,19 @@ def test_grounds_are_told_apart_by_their_top_and_bottom():
     }
 
 
-def test_textures_are_smooth():
+def test_textures_are_smooth() -> None:
     for name, ground in GROUNDS.items():
         if ground.stands:
             surface = ground_canvas(name, 256, 256)[round(HORIZON * 256) + 2 :].astype(int)
             assert np.abs(np.diff(surface, axis=1)).mean() < 1.5, name
 
 
-def test_a_shared_canvas_cannot_be_painted_over():
+def test_a_shared_canvas_cannot_be_painted_over() -> None:
     with pytest.raises(ValueError, match="read-only"):
         ground_canvas("sand", 128, 128)[0] = 0
 
 
-def test_low_contrast_pairs_are_left_out():
+def test_low_contrast_pairs_are_left_out() -> None:
     left_out = {(c, g) for g in GROUNDS for c in COLOURS if c not in colours_on(g)}
 
     assert {("white", "white"), ("green", "grass"), ("brown", "table"), ("black", "night")} <= (

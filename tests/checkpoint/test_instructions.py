@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ ALONE = replace(BOTH, objects=(VASE,))
 PLAIN = Style(colour=False)
 
 
-def changed(scene: Scene, change: str, at: int, **fields: str) -> Edit:
+def changed(scene: Scene, change: str, at: int, **fields: Any) -> Edit:
     objects = list(scene.objects)
     objects[at] = replace(objects[at], **fields)
     return Edit(change, scene, replace(scene, objects=tuple(objects)), (at,))

@@ -51,7 +51,8 @@ def test_it_descends_and_leaves_outer_slices_alone() -> None:
     x, y = torch.randn(8, 4, 1, 5, 5), torch.randn(8, 5)
 
     def loss() -> torch.Tensor:
-        return (kernel(x) - 1).square().mean() + (linear(y) - 1).square().mean()
+        total: torch.Tensor = (kernel(x) - 1).square().mean() + (linear(y) - 1).square().mean()
+        return total
 
     before = loss().item()
     optimizer.set_lr_scale(1.0)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kit.checkpoint.palette import COLOURS, lab, paint
+from kit.checkpoint.palette import COLOURS, Rgb, lab, paint
 
 
 def distance(a: tuple[int, int, int], b: tuple[int, int, int]) -> float:
@@ -20,11 +20,11 @@ def distance(a: tuple[int, int, int], b: tuple[int, int, int]) -> float:
         ((128, 128, 128), (53.59, 0.0, 0.0)),
     ],
 )
-def test_lab_against_published_values(rgb, expected):
+def test_lab_against_published_values(rgb: Rgb, expected: tuple[float, float, float]) -> None:
     np.testing.assert_allclose(lab(rgb), expected, atol=0.1)
 
 
-def test_colours_are_far_apart():
+def test_colours_are_far_apart() -> None:
     names = list(COLOURS)
     for i, a in enumerate(names):
         for b in names[i + 1 :]:
@@ -32,7 +32,7 @@ def test_colours_are_far_apart():
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_neighbours_of_a_colour_differ_and_details_are_visible_on_it(colour):
+def test_neighbours_of_a_colour_differ_and_details_are_visible_on_it(colour: str) -> None:
     made = paint(colour)
 
     assert made.body == COLOURS[colour]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,7 +16,7 @@ def one_object(material: str, colour: str = "blue", background: str = "white") -
     return Scene(256, 256, background, 0, (one,))
 
 
-def test_a_scene_is_drawn_the_same_each_time():
+def test_a_scene_is_drawn_the_same_each_time() -> None:
     scene = random_scene(np.random.default_rng(3), size=(192, 320))
 
     first = render(scene)
@@ -24,7 +25,7 @@ def test_a_scene_is_drawn_the_same_each_time():
     np.testing.assert_array_equal(first, render(scene))
 
 
-def test_only_the_box_of_an_object_differs_from_the_ground():
+def test_only_the_box_of_an_object_differs_from_the_ground() -> None:
     scene = one_object("matte")
     picture = render(scene)
     top, left, bottom, right = scene.objects[0].box
@@ -34,17 +35,17 @@ def test_only_the_box_of_an_object_differs_from_the_ground():
     assert (rows[0], columns[0], rows[-1] + 1, columns[-1] + 1) == (top, left, bottom, right)
 
 
-def test_materials_look_different_and_keep_the_colour():
+def test_materials_look_different_and_keep_the_colour() -> None:
     pictures = {material: render(one_object(material)) for material in MATERIALS}
     for at, (name, picture) in enumerate(pictures.items()):
         middle = np.median(lab(picture[90:166, 90:166]).reshape(-1, 3), axis=0)
         distances = {c: np.linalg.norm(middle - lab(rgb)) for c, rgb in COLOURS.items()}
-        assert min(distances, key=distances.get) == "blue", name
+        assert min(distances, key=distances.__getitem__) == "blue", name
         for other in list(pictures.values())[at + 1 :]:
             assert np.abs(picture.astype(int) - other).mean() > 0.5
 
 
-def test_objects_throw_shadows_on_surfaces_only():
+def test_objects_throw_shadows_on_surfaces_only() -> None:
     def lightness_below(background: str) -> float:
         scene = one_object("matte", background=background)
         bottom = scene.objects[0].box[2]
@@ -55,13 +56,13 @@ def test_objects_throw_shadows_on_surfaces_only():
     assert lightness_below("pink") == 1
 
 
-def test_the_texture_moves_with_the_shift():
+def test_the_texture_moves_with_the_shift() -> None:
     first, second = (render(Scene(128, 128, "sea", shift, ())) for shift in (0, 5))
 
     np.testing.assert_array_equal(first[:, 5:], second[:, :-5])
 
 
-def test_speed(record_property):
+def test_speed(record_property: Callable[[str, object], None]) -> None:
     draw = np.random.default_rng(0)
     made = [random_scene(draw, size=(256, 256)) for _ in range(100)]
     for scene in made:
@@ -75,7 +76,7 @@ def test_speed(record_property):
     assert took_ms < 20
 
 
-def test_every_kind_is_drawn_whole():
+def test_every_kind_is_drawn_whole() -> None:
     for kind in KINDS:
         one = SceneObject(kind, "red", "matte", "large", 152, 128, 128)
         picture = render(Scene(256, 256, "white", 0, (one,)))

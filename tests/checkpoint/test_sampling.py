@@ -54,8 +54,8 @@ def exported(
     small["generation_config.json"] = generation_config(TOY, ids, takes_references=True)
     export_checkpoint(tmp_path / "checkpoint", tensors, small)
     with torch.no_grad():
-        for module in (random_model, random_reader, decoder, encoder):
-            for parameter in module.parameters():
+        for network in (random_model, random_reader, decoder, encoder):
+            for parameter in network.parameters():
                 is_router = parameter.shape[0] == config.num_experts[0] and parameter.dim() == 2
                 parameter.copy_(parameter if is_router else parameter.bfloat16())
     return tmp_path / "checkpoint", random_model, FlatVAE(encoder, decoder)

@@ -19,7 +19,7 @@ def centred(kind: str) -> np.ndarray:
     return canvas
 
 
-def test_kinds_have_different_silhouettes():
+def test_kinds_have_different_silhouettes() -> None:
     masks = {kind: centred(kind) for kind in KINDS}
     names = list(KINDS)
     overlaps = {
@@ -28,13 +28,13 @@ def test_kinds_have_different_silhouettes():
         for b in names[i + 1 :]
     }
 
-    worst = max(overlaps, key=overlaps.get)
+    worst = max(overlaps, key=overlaps.__getitem__)
     assert overlaps[worst] < MAX_OVERLAP, worst
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("side", [32, 100, 156])
-def test_silhouette_is_tight_and_adds_up(kind, side):
+def test_silhouette_is_tight_and_adds_up(kind: str, side: int) -> None:
     shape = silhouette(kind, side)
     alpha = shape.alpha
 
@@ -50,7 +50,7 @@ def test_silhouette_is_tight_and_adds_up(kind, side):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_most_of_a_silhouette_shows_its_own_colour(kind):
+def test_most_of_a_silhouette_shows_its_own_colour(kind: str) -> None:
     shape = silhouette(kind, SIDE)
     body = shape.coverage[shape.roles.index(Paint._fields.index("body"))].sum()
 
@@ -59,19 +59,19 @@ def test_most_of_a_silhouette_shows_its_own_colour(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_edges_are_smooth(kind):
+def test_edges_are_smooth(kind: str) -> None:
     alpha = silhouette(kind, SIDE).alpha
 
     assert len(np.unique(alpha)) > 4 or kind == "square"
 
 
-def test_depth_is_zero_at_an_edge_and_one_inside():
+def test_depth_is_zero_at_an_edge_and_one_inside() -> None:
     depth = silhouette("square", SIDE).depth
 
     assert depth[0].max() < 0.15
     assert depth[len(depth) // 2, len(depth) // 2] > 0.99
 
 
-def test_a_silhouette_is_drawn_once():
+def test_a_silhouette_is_drawn_once() -> None:
     assert silhouette("star", 40) is silhouette("star", 40)
     assert 40 % SIDE_STEP == 0

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.cli import main
+from kit.modelspec.files import INDEX_NAME
 from kit.plan.plan import plan_deployment
 
 H200 = ("plan", "hunyuan_image3", "--card", "H200")
@@ -85,3 +90,79 @@ def test_wrong_flags_are_refused_by_the_parser(wrong: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["plan", *wrong])
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        ("ASCEND-910B", "hunyuan_image3_ascend"),
+        ("A100-40G", "hunyuan_image3_offload"),
+    ],
+)
+def test_where_the_base_does_not_fit_packaged_files_that_do_are_named(
+    capsys: pytest.CaptureFixture[str], card: str, expected: str
+) -> None:
+    command = ["plan", "hunyuan_image3", "--card", card]
+    assert main(command) == 2
+    assert (
+        capsys.readouterr()
+        .err.rstrip()
+        .endswith(f"take a packaged deploy file that fits: --deploy-config {expected}")
+    )
+    for name in expected.split(" or "):
+        assert main([*command, "--deploy-config", name]) == 0
+
+
+def test_no_packaged_file_is_named_beside_one_that_was_given_or_where_none_fits(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    named = ["plan", "hunyuan_image3", "--card", "A100-40G", "--deploy-config"]
+    assert main([*named, "hunyuan_image3_tp4"]) == 2
+    assert main(["plan", "hunyuan_image3", "--memory", "1000"]) == 2
+    assert "take a packaged" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("card", "stage", "field"),
+    [
+        ("ASCEND-910B", {"enable_cpu_offload": True, "diffusion_kv_mode": "dense_legacy"}, "NPU"),
+        ("ASCEND-910B", {"enforce_eager": False}, "NPU"),
+        ("H200", {"enforce_eager": False, "diffusion_attention_backend": "TORCH_SDPA"}, "graphs"),
+    ],
+)
+def test_what_a_start_on_the_card_would_refuse_is_refused(
+    capsys: pytest.CaptureFixture[str], card: str, stage: dict[str, object], field: str
+) -> None:
+    overrides = ("--stage-overrides", json.dumps({"0": stage}))
+    assert main(["plan", "hunyuan_image3", "--card", card, *overrides]) == 2
+    error = capsys.readouterr().err
+    assert field in error
+    assert "set by --stage-overrides" in error
+
+
+def test_a_checkpoint_without_its_index_is_not_planned_as_a_config_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "ein Ordner \N{LATIN SMALL LETTER U WITH DIAERESIS}"
+    shutil.copytree(DEFAULT_CHECKPOINT, folder)
+    assert main(["plan", str(folder)]) == 0
+    (folder / INDEX_NAME).unlink()
+    assert main(["plan", str(folder)]) == 2
+    assert f"neither {INDEX_NAME} nor" in capsys.readouterr().err
+
+
+def test_a_page_that_no_memory_holds_is_refused_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    def code(page_size: int) -> int:
+        stage = json.dumps({"0": {"diffusion_kv_page_size": page_size}})
+        return main(["plan", *PAGED, "--memory", "1000000000", "--stage-overrides", stage])
+
+    assert code(10**12) == 2
+    error = capsys.readouterr().err
+    assert "error: diffusion_kv_page_size: a page of 1000000000000 tokens takes" in error
+    found = re.search(r"set at most (\d+), or leave it out", error)
+    assert found is not None
+    most = int(found[1])
+    assert code(most + 1) == 2
+    assert "diffusion_kv_page_size: a page of" in capsys.readouterr().err
+    assert code(most) == 2
+    assert "diffusion_kv_page_size" not in capsys.readouterr().err

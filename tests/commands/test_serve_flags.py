@@ -85,9 +85,8 @@ def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(
         ("--max-body-bytes", "0"),
         ("--max-body-bytes", "-5"),
         ("--request-timeout-s", "0"),
-        ("--request-timeout-s", "inf"),
+        ("--request-timeout-s", "1e999"),
         ("--request-timeout-s", "100000"),
-        ("--stall-limit-s", "nan"),
         ("--stall-limit-s", "-1"),
         ("--served-model-name", " "),
     ],
@@ -99,8 +98,19 @@ def test_a_bad_value_is_refused_by_the_name_of_its_flag(flags: tuple[str, ...]) 
     assert refused.value.exit_code == 2
 
 
-@pytest.mark.parametrize("value", ["x", "1.5"])
-def test_numbers_are_numbers(value: str, capsys: pytest.CaptureFixture[Any]) -> None:
+@pytest.mark.parametrize(
+    ("flag", "value", "expected"),
+    [
+        ("--port", "x", "an integer"),
+        ("--port", "1.5", "an integer"),
+        ("--port", "80_91", "an integer"),
+        ("--stall-limit-s", "1_0", "a number as JSON writes it"),
+        ("--stall-limit-s", "nan", "a number as JSON writes it"),
+    ],
+)
+def test_numbers_are_numbers(
+    flag: str, value: str, expected: str, capsys: pytest.CaptureFixture[Any]
+) -> None:
     with pytest.raises(SystemExit):
-        read("--port", value)
-    assert "--port" in capsys.readouterr().err
+        read(flag, value)
+    assert f"argument {flag}: got {value!r}, expected {expected}" in capsys.readouterr().err

@@ -133,7 +133,11 @@ def test_other_values_are_refused_by_name_with_the_reason(name: str, value: obje
         ({"input_connectors": {"from": 1}}, "input_connectors", "ar_diffusion_kv contract"),
         ({"ar_diffusion_kv": {"layers": 1}}, "ar_diffusion_kv", "ar_diffusion_kv contract"),
         ({"diffusion_kv_mode": "ar_diffusion_kv"}, "diffusion_kv_mode", "ar_diffusion_kv contract"),
-        ({"diffusion_offload_config": {"x": True}}, "diffusion_offload_config", "off the device"),
+        (
+            {"diffusion_offload_config": {"x": True}},
+            "diffusion_offload_config",
+            "set enable_layerwise_offload",
+        ),
         *(
             ({"diffusion_attention_backend": name}, "diffusion_attention_backend", "known backend")
             for name in (

@@ -22,13 +22,13 @@ def settings_of(**values: object) -> Settings:
 @pytest.mark.parametrize(
     ("dotted", "values", "reason", "remedy"),
     [
-        (ROWS, [True, "2", 2.0, [2]], "must be an integer", "without quotes or a decimal"),
+        (ROWS, [True, "2", 2.0, [2]], "must be an integer", "as JSON does, such as 7"),
         (ROWS, [0, -1], "is too small", "at least 1"),
-        ("stage.diffusion_kv_page_size", [True, "16", 16.0], "must be an integer", "whole number"),
+        ("stage.diffusion_kv_page_size", [True, "16", 16.0], "must be an integer", "as JSON"),
         ("stage.diffusion_kv_page_size", [0], "is too small", "at least 1"),
-        ("stage.kv_cache_memory_bytes", [True, "512MiB", 5e8], "must be an integer", "whole"),
+        ("stage.kv_cache_memory_bytes", [True, "512MiB", 5e8], "must be an integer", "as JSON"),
         ("stage.kv_cache_memory_bytes", [0, -5], "is too small", "at least 1"),
-        ("stage.max_num_seqs", [True, "1", 1.0], "must be an integer", "whole number"),
+        ("stage.max_num_seqs", [True, "1", 1.0], "must be an integer", "as JSON"),
         ("stage.max_num_seqs", [0], "is too small", "at least 1"),
         ("stage.gpu_memory_utilization", [0, 0.0, -0.1], "is too small", "above 0"),
         ("stage.gpu_memory_utilization", [1.01, 90], "is too large", "at most 1"),
@@ -42,14 +42,14 @@ def settings_of(**values: object) -> Settings:
         ("stage.enforce_eager", ["yes", 1, 0], "must be true or false", "without quotes"),
         ("stage.step_execution", ["false", 0], "must be true or false", "without quotes"),
         ("stage.devices", [0, [0, 1]], "must be a text", "in quotes"),
-        ("stage.devices", ["", "cuda:0", "0,", "0;1", "-1", "CPU", "9" * 5000], "neither", '"0,1"'),
+        ("stage.devices", ["", "cuda:0", "0,", "0;1", "-1", "CPU", "9" * 50], "neither", '"0,1"'),
         ("stage.diffusion_kv_mode", ["paged", 1, True, []], "not known", "'paged_scheduler'"),
         ("stage.diffusion_attention_backend", ["flash_attn", 2], "not known", "'FLASH_ATTN'"),
         ("stage.stage_id", [2**63], "cannot be used", "correct the value"),
         ("dtype", ["float16", "half", 16], "not known", "'bfloat16'"),
         ("stage.parallel_config.cfg_parallel_size", [3], "is too large", "at most 2"),
         ("stage.parallel_config.cfg_parallel_size", [0], "is too small", "at least 1"),
-        ("stage.parallel_config.cfg_parallel_size", [True, "2"], "must be an integer", "whole"),
+        ("stage.parallel_config.cfg_parallel_size", [True, "2"], "must be an integer", "as JSON"),
         ("stage.parallel_config.tensor_parallel_size", [True, "4", 0.5], "must be an integer", ""),
         ("stage.default_sampling_params.num_inference_steps", [0], "is too small", "at least 1"),
         ("stage.default_sampling_params.num_inference_steps", [1001], "is too large", "1000"),
@@ -143,3 +143,13 @@ def test_a_degree_alone_decides_the_sequence_size() -> None:
     parallel = resolve(settings_of(stage__parallel_config__ulysses_degree=2)).stage.parallel_config
     assert parallel.sequence_parallel_size is None
     assert parallel.sequence_size == 2
+
+
+def test_a_value_of_thousands_of_characters_is_cut() -> None:
+    value = "x" * 5000
+    with pytest.raises(ConfigError) as caught:
+        resolve({"stage.devices": Setting(value, "the test")})
+    message = str(caught.value)
+    assert caught.value.value == value
+    assert "x... of 5002 characters, set by the test); write" in message
+    assert len(message) < 1300

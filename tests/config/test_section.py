@@ -137,6 +137,16 @@ def test_a_field_in_the_wrong_place_is_told_the_right_one(
     assert remedy in str(caught.value)
 
 
+@pytest.mark.parametrize("value", [True, False])
+def test_a_field_that_does_nothing_is_not_sent_elsewhere(value: bool) -> None:
+    content = {"stages": [{"stage_id": 0, "trust_remote_code": value}]}
+    with pytest.raises(ConfigError) as caught:
+        read_file(content, "f.yaml", "cpu")
+    assert caught.value.field == "stages[0].trust_remote_code"
+    assert "does not run code that comes with a checkpoint" in str(caught.value)
+    assert str(caught.value).endswith("remove it")
+
+
 @pytest.mark.parametrize("name", sorted(set(STAGE.own) - {"stage_id"}))
 def test_every_stage_field_but_the_kv_ones_is_refused_in_engine_extras(name: str) -> None:
     stage = {"engine_extras": {name: 1}}
@@ -266,3 +276,15 @@ def test_foreign_sections_are_read_for_their_names_only() -> None:
     section["stages"][1]["parallel_config"] = {"tensor_parallel": 1}
     with pytest.raises(ConfigError, match=r"set by f \(platforms\.xpu\).*tensor_parallel_size"):
         read_file({"platforms": {"xpu": section}}, "f", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("", "''"), ("a\nb", r"'a\nb'"), ("\ufeffdtype", r"'\ufeffdtype'")]
+)
+def test_a_name_that_cannot_be_seen_is_quoted(name: str, shown: str) -> None:
+    with pytest.raises(ConfigError) as top:
+        read_file({name: 1}, "f", "cpu")
+    assert top.value.field == shown
+    with pytest.raises(ConfigError) as nested:
+        read_file({"stages": [{"stage_id": 0, name: 1}]}, "f", "cpu")
+    assert nested.value.field == f"stages[0].{shown}"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,13 +17,13 @@ from kit.errors import ConfigError
         ("a:\n  - x: 1\n    y: 2\n    x: 1\n", 4, "key 'x' is set twice", "x: 1"),
         ("a: &m {x: 1}\nb:\n  <<: *m\n  <<: *m\n", 4, "key '<<' is set twice", "<<: *m"),
         ("a: 1\n0: 2\n", 2, "key 0 is no text", "0: 2"),
-        ("a: 1\non: 2\n", 2, "key True is no text", "on: 2"),
+        ("a: 1\n<<: [{bc: 1}, {bc: 2}]\n", 2, "<< takes one mapping", "<<: [{bc: 1}, {bc: 2}]"),
+        ("a: 1\ntrue: 2\n", 2, "key True is no text", "true: 2"),
         ("? [a]\n: 1\n", 1, "is no text", "? [a]"),
         ("a: 1\nb: [1, 2\nc: 3\n", 3, "no valid YAML", "c: 3"),
         ("a: 1\nb: c: 2\n", 2, "mapping values are not allowed", "b: c: 2"),
         ("a: *nobody\n", 1, "undefined alias", "a: *nobody"),
         ("a: 1\nb: !!python/name:os.system x\n", 2, "could not determine", "b: !!python"),
-        ("a: 1\nb: 2025-13-01\n", 2, "malformed", "b: 2025-13-01"),
         ("a: !!bool perhaps\n", 1, "malformed", "a: !!bool perhaps"),
         ("a: 1\nb: \x07\n", 2, "special characters are not allowed", "b: "),
         ("a: [1,", 1, "no valid YAML", "a: [1,"),
@@ -65,3 +66,29 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
 def test_merge_keys_yield_to_explicit_ones(write: Callable[..., Path]) -> None:
     path = write("a: &m {x: 1, y: 2}\nb:\n  <<: *m\n  y: 3\n")
     assert read_yaml(path, "x.yaml")["b"] == {"x": 1, "y": 3}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        *((text, text) for text in ("010", "0x10", "0b1", "1_0", "+1", "1:30", ".5", "5.")),
+        *((text, text) for text in ("yes", "No", "on", "OFF", "y", "tRUE", "inf", "2025-01-01")),
+        ("1e3", 1000.0),
+        ("-0.5E-1", -0.05),
+        ("-7", -7),
+        ("0", 0),
+        (".inf", math.inf),
+        ("-.inf", -math.inf),
+        ("true", True),
+        ("False", False),
+        ("~", None),
+        ("", None),
+        ("NULL", None),
+        ("'7'", "7"),
+    ],
+)
+def test_plain_values_are_read_as_yaml_1_2_and_json_do(
+    write: Callable[..., Path], written: str, expected: object
+) -> None:
+    value = read_yaml(write(f"a: {written}\n"), "x.yaml")["a"]
+    assert (type(value), value) == (type(expected), expected)

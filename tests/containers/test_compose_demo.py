@@ -62,7 +62,7 @@ def draw(compose: Compose, port: str = "PORT", *, num_steps: int = 8) -> bytes:
         answer = asking.images.generate(
             model="hunyuan_image3_tiny",
             prompt="A red ceramic vase on a wooden table",
-            size="256x256",  # type: ignore[arg-type]
+            size="256x256",
             extra_body={"seed": SEED, "num_inference_steps": num_steps},
         )
     assert answer.data is not None

@@ -36,7 +36,7 @@ def config(engine: Engine, *arguments: str, **environment: str) -> dict[str, Any
     """The services as compose resolves them; needs no image."""
     with TemporaryDirectory() as folder:
         compose = Compose(engine, Path(folder), Path(folder))
-        shown = compose(*arguments, "config", "--format", "json", **environment)
+        shown = compose(*arguments, "config", "--format", "json", check=True, **environment)
     services: dict[str, Any] = json.loads(shown)["services"]
     return services
 
@@ -151,7 +151,12 @@ def test_notebooks_leave_executed_copies_and_html_on_the_host(
 
 
 def write_notebook(path: Path, code: str) -> None:
-    cell = {"cell_type": "code", "id": "only", "execution_count": None, "metadata": {}}
+    cell: dict[str, Any] = {
+        "cell_type": "code",
+        "id": "only",
+        "execution_count": None,
+        "metadata": {},
+    }
     cell |= {"outputs": [], "source": [code]}
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     content = {

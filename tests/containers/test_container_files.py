@@ -79,7 +79,9 @@ def test_every_locked_requirement_has_hashes(lock: str) -> None:
 
 def test_locks_are_in_the_versions_of_constraints() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()[1:]
-    constrained = {canonicalize_name(name): v for name, v in (line.split("==") for line in lines)}
+    constrained: dict[str, str] = {
+        canonicalize_name(name): v for name, v in (line.split("==") for line in lines)
+    }
     for lock in ("server", "full", "build"):
         locked = names_of(lock)
         both = locked.keys() & constrained.keys()

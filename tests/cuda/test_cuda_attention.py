@@ -148,4 +148,5 @@ def test_first_steps_with_reuse(cached: int, shared: int) -> None:
     reference = ReferenceSpan(2, latent_grid=(18, 17), patch_grid=(9, 8), num_patch_tokens=80)
     layout = Layout(700, 1, (16, 16), tail_len=1, references=(reference,))
     kernel = FlashPaged(flash_build(), layout.kv_len)
-    check_reuse(kernel, card_case(layout), PAGE_SIZE, cached, shared, 2e-2)
+    # FlashAttention 3 weighs the values behind a row's end with 0, so NaN would count there.
+    check_reuse(kernel, card_case(layout), PAGE_SIZE, cached, shared, LIMIT, stale=1e4)

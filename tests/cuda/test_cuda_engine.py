@@ -19,7 +19,7 @@ from kit.engine.engine import ImageEngine
 from kit.errors import CancelledError, ConfigError, UnsupportedError
 from kit.modelspec.config import load_model_config
 from kit.modelspec.deployment import load_config
-from kit.request import GenerationRequest, SamplingParams
+from kit.request import GenerationRequest, SamplingParams, StepEvent
 
 pytestmark = pytest.mark.cuda
 
@@ -112,7 +112,7 @@ def test_golden_case_in_float32() -> None:
 def test_segments_against_the_oracle(mode: KVMode, page_size: int | None) -> None:
     model = load_model_config(DEFAULT_CHECKPOINT)
     errors = check_segments(model, mode, page_size, device="cuda", dtype=torch.bfloat16)
-    assert len(errors) == 4
+    assert len(errors) == 6
     assert all(error.relative_error <= RELATIVE_LIMIT for error in errors), errors
 
 
@@ -136,7 +136,7 @@ OFFLOAD = [
 
 
 @pytest.mark.parametrize("offload", OFFLOAD, ids=lambda stage: "+".join(stage))
-def test_offload_changes_no_bit(tmp_path: Path, offload: dict[str, bool]) -> None:
+def test_offload_changes_no_bit(tmp_path: Path, offload: dict[str, Any]) -> None:
     with engine("dense") as resident:
         wanted = traced(resident, tmp_path)
         all_bytes, host_bytes = resident.info.weight_bytes, resident.info.host_weight_bytes
@@ -156,7 +156,11 @@ def test_offload_changes_no_bit(tmp_path: Path, offload: dict[str, bool]) -> Non
 def test_a_cancelled_request_leaves_streamed_layers_in_order(tmp_path: Path) -> None:
     with engine("dense", enable_layerwise_offload=True) as waiting:
         wanted = traced(waiting, tmp_path)
-        handle = waiting.submit(request(), lambda event: waiting.cancel(event.request_id) and None)
+
+        def cancel(event: StepEvent) -> None:
+            waiting.cancel(event.request_id)
+
+        handle = waiting.submit(request(), cancel)
         with pytest.raises(CancelledError):
             handle.future.result()
         seen = traced(waiting, tmp_path)

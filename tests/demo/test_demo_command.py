@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -30,6 +31,8 @@ DEMO = Path(__file__).parents[2] / "kit" / "demo"
             "--compare-server: is no URL",
         ),
         (["--server", "http://localhost:99999"], "--server: is no URL"),
+        (["--server", "http://local host:8091"], "--server: is no URL"),
+        (["--server", "http://localhost:8091\n"], "--server: is no URL"),
         (
             ["--server", "http://localhost:1", "--server-port", "1"],
             "--server-port: is for a server to start",
@@ -65,6 +68,18 @@ def test_a_server_port_in_use_is_refused_before_anything_starts(
         assert way in error
 
 
+@pytest.mark.parametrize("offset", [0, 1])
+def test_a_server_is_not_given_the_port_of_the_page(
+    offset: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert main(["demo", "--port", str(port), "--server-port", str(port - offset)]) == 2
+    error = capsys.readouterr().err
+    assert "--server-port: " in error
+    assert f"is in use already (got {port}, set by the command line)" in error
+
+
 def test_the_port_of_the_second_server_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--port", "0", "--server-port", "65535"]) == 2
     error = capsys.readouterr().err
@@ -95,6 +110,13 @@ def test_compare_is_hidden_with_a_reason_when_memory_is_short() -> None:
     notice = compare_notice(2 * SERVER_BYTES - 1)
     assert "Compare is hidden" in notice
     assert "2.0 GiB of memory, 2.0 GiB are free" in notice
+
+
+def test_servers_start_where_the_system_binds_no_process_to_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    stop([start("dense", 0, (), print)])
 
 
 def test_a_server_that_ends_by_itself_is_said_to_stay_away() -> None:

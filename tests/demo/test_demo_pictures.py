@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from kit.checkpoint.shipped import DEFAULT_FINGERPRINT
 from kit.demo.answers import Picture
 from kit.demo.cards import gallery, make_card, replay_command, show_card
 from kit.demo.chart import draw_steps
@@ -40,7 +41,7 @@ def png(edit: tuple[int, int, int] | None = None, side: int = 4) -> bytes:
     return file.getvalue()
 
 
-def picture(data: bytes, prompt: str = "a cat", version: str = "hunyuan_image3_tiny") -> Picture:
+def picture(data: bytes, prompt: str = "a cat", fingerprint: str = DEFAULT_FINGERPRINT) -> Picture:
     metrics = {
         "queue_time_s": 0.5,
         "first_step_time_s": 0.3,
@@ -51,8 +52,15 @@ def picture(data: bytes, prompt: str = "a cat", version: str = "hunyuan_image3_t
         "num_pages": 0,
         "peak_memory_bytes": 5 << 20,
     }
-    sampling = {"width": 4, "height": 4, "num_inference_steps": 3, "guidance_scale": 3.0}
-    record = {"platform": {"num_threads": 3}, "model": {"version": version}}
+    sampling: dict[str, Any] = {
+        "width": 4,
+        "height": 4,
+        "num_inference_steps": 3,
+        "guidance_scale": 3.0,
+    }
+    sampling["reference_seed"] = None
+    model = {"version": "hunyuan_image3_tiny", "fingerprint": fingerprint}
+    record = {"platform": {"num_threads": 3}, "model": model}
     replay = {"format": "kit.replay/1", "record": record}
     return Picture(0, data, 7, prompt, sampling, metrics, replay, ())
 
@@ -98,7 +106,7 @@ def test_a_comparison_says_what_it_saw(right: bytes, verdict: str, text: str) ->
 
 
 def test_a_card_holds_every_fact_and_no_html_of_the_prompt() -> None:
-    card = make_card(picture(png(), '<img src=x onerror="alert(1)">'), "key")
+    card = make_card(picture(png(), '<img src=x onerror="alert(1)">'), "0123456789")
     shown = gallery([card])
     assert "onerror=" not in shown.replace("onerror=&quot;", "")
     for part in (
@@ -106,18 +114,22 @@ def test_a_card_holds_every_fact_and_no_html_of_the_prompt() -> None:
         "1.50 s",
         "4 × 4",
         "kit.replay/1",
-        'download="kit-seed-7.png"',
-        "OMP_NUM_THREADS=3 kit replay kit-seed-7.png",
+        'download="kit-seed-7-01234567.png"',
+        'data-reuse="0123456789" data-seed="7"',
+        "OMP_NUM_THREADS=3 kit replay kit-seed-7-01234567.png",
     ):
         assert part in shown
+    assert "reference seed" not in shown
+    assert "<dt>reference seed</dt><dd>0</dd>" in show_card(replace(card, reference_seed=0))
     odd = replace(card, images=("b.png", "it's.png"))
     assert replay_command(odd).endswith(""" --image b.png --image 'it'"'"'s.png'""")
     assert show_card(replace(card, warnings=("odd",))).count("odd") == 1
 
 
 def test_another_checkpoint_than_the_shipped_one_is_asked_for_in_the_replay_command() -> None:
-    other = make_card(picture(png(), version="HunyuanImage-3.0-Instruct"), "key", ["b.png"])
-    command = "OMP_NUM_THREADS=3 kit replay kit-seed-7.png --model CHECKPOINT --image b.png"
+    """Whatever it calls itself."""
+    other = make_card(picture(png(), fingerprint="0" * 64), "key", ["b.png"])
+    command = "OMP_NUM_THREADS=3 kit replay kit-seed-7-key.png --model CHECKPOINT --image b.png"
     assert replay_command(other) == command
     assert "of its checkpoint for CHECKPOINT" in show_card(other)
     assert "CHECKPOINT" not in show_card(make_card(picture(png()), "key"))

@@ -102,7 +102,7 @@ def test_create_draws_a_picture_that_replays(page: Page, tmp_path: Path) -> None
     with page.expect_download() as waiting:
         card.get_by_role("link", name="Download PNG").click()
     file = tmp_path / waiting.value.suggested_filename
-    assert file.name == "kit-seed-41.png"
+    assert re.fullmatch(r"kit-seed-41-[0-9a-f]{8}\.png", file.name)
     waiting.value.save_as(file)
     card.locator("summary").click()
     line, text = card.locator("pre").all_inner_texts()
@@ -139,6 +139,30 @@ def test_several_pictures_have_seeds_that_follow_and_the_newest_comes_first(page
     assert page.locator(".kit-card").first.get_attribute("data-seed") not in seeds
 
 
+def test_the_edit_example_is_drawn_and_edited_again(page: Page) -> None:
+    card, thumbnails = page.locator(".kit-card"), page.locator("#create-images img")
+    page.click("#create-edit-example")
+    expect(page.locator("#create-prompt textarea")).to_have_value("make the vase blue")
+    expect(thumbnails).to_have_count(1)
+    fill(page, "create", steps="2")
+    page.click("#create-button")
+    card.wait_for()
+    assert (card.locator("pre").first.text_content() or "").endswith(" --image red-vase.png")
+    name = card.get_by_role("link", name="Download PNG").get_attribute("download")
+    card.get_by_role("button", name="Use as reference image").click()
+    told = page.locator("#create-images-error")
+    expect(told).to_have_text(
+        f"{name} is reference image 1 now, in place of red-vase.png: at most 1 is taken."
+    )
+    expect(thumbnails).to_have_count(1)
+    fill(page, "create", prompt="put it on the grass")
+    page.click("#create-button")
+    expect(card).to_have_count(2)
+    assert (card.first.locator("pre").first.text_content() or "").endswith(f" --image {name}")
+    page.get_by_role("button", name="a yellow moon at night").click()
+    expect(thumbnails).to_have_count(0)
+
+
 WRONG = (
     ("steps", "0", "Steps: got 0, expected an integer from 1 to 1000"),
     ("steps", "2.5", "got 2.5"),
@@ -169,15 +193,6 @@ def test_what_is_wrong_is_said_beside_its_field(page: Page) -> None:
     page.click("#create-button")
     page.wait_for_selector(".kit-card")
     assert page.get_by_role("alert").count() == 0
-
-
-def test_reference_images_are_closed_with_the_reason_where_none_are_taken(page: Page) -> None:
-    for form in ("create", "compare"):
-        open_tab(page, form.capitalize())
-        note = page.locator(f"#{form}-images-note")
-        expect(note).to_contain_text("This checkpoint takes no reference images: ")
-        expect(note).to_contain_text("sequence_template is 'pretrain'")
-        expect(page.locator(f"#{form}-images input")).to_have_count(0)
 
 
 def test_cancel_cancels_on_the_server(page: Page, paged: ServerProcess) -> None:
@@ -265,7 +280,7 @@ def test_the_page_map_is_the_pool_while_a_request_runs(page: Page, paged: Server
     page.click("#create-button")
     open_tab(page, "Pages")
     page.wait_for_selector(".kit-bars")
-    matched = set()
+    matched: set[int] = set()
     shown: dict[int, int] = {}
     deadline = time.monotonic() + PATIENCE_MS / 1000
     while len(matched) < 3 and time.monotonic() < deadline:

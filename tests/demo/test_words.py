@@ -32,6 +32,10 @@ from kit.errors import CancelledError, KitError
          "Prompt: the prompt is too long"),
         (AnswerError("image: no", status=501, param="image", code="unsupported"), "images",
          "Reference images: no"),
+        (AnswerError("image[1]: no", status=400, param="image[1]"), "images",
+         "Reference images, number 2: no"),
+        (AnswerError("reference_seed: no", status=400, param="reference_seed"), "reference-seed",
+         "Reference seed: no"),
         (AnswerError("template: no", status=400, param="template"), None, "template: no"),
         (
             AnswerError("full", status=503, code="overloaded", retry_after_s=4),

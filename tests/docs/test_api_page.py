@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from golden_cases import GOLDEN
+from PIL import Image
 
 from kit.api import ImageEngine, load_config
 from kit.server.app import create_app
@@ -20,6 +24,7 @@ from kit.server.settings import ServerSettings
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / "api.md", ROOT / "README.md"]
 BASE = "http://localhost:8091"
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +39,23 @@ def api(checkpoint: Path) -> Iterator[TestClient]:
 def shown_requests() -> list[tuple[str, dict[str, Any]]]:
     """(path, body) of every curl line that posts something."""
     found = []
-    for page in PAGES:
-        for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
-            words = shlex.split(block.replace("\\\n", " "))
-            for at, word in enumerate(words):
-                if word == "curl" and "-d" in words[at:]:
-                    url = next(w for w in words[at:] if w.startswith("http"))
-                    assert url.startswith(BASE), url
-                    assert "Content-Type: application/json" in words[at:]
-                    body = json.loads(words[words.index("-d", at) + 1])
-                    found.append((url.removeprefix(BASE), body))
+    for block in shown_blocks():
+        words = shlex.split(block.replace("\\\n", " "))
+        for at, word in enumerate(words):
+            if word == "curl" and "-d" in words[at:]:
+                url = next(w for w in words[at:] if w.startswith("http"))
+                assert url.startswith(BASE), url
+                assert "Content-Type: application/json" in words[at:]
+                body = words[words.index("-d", at) + 1]
+                if body != "@-":
+                    found.append((url.removeprefix(BASE), json.loads(body)))
     return found
+
+
+def shown_blocks() -> list[str]:
+    """The shell blocks of the pages."""
+    fence = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return [block for page in PAGES for block in fence.findall(page.read_text())]
 
 
 def test_the_pages_show_every_endpoint_that_draws() -> None:
@@ -63,6 +74,38 @@ def test_a_curl_line_works_as_it_stands(api: TestClient, path: str, body: dict[s
         assert "image_generation.completed" in answer.text
     elif path == "/v1/jobs":
         assert api.delete(f"{path}/{answer.json()['id']}").status_code == 200
+
+
+def test_the_edit_through_a_pipe_works_as_it_stands(api: TestClient, tmp_path: Path) -> None:
+    """The shell runs what stands before curl and behind it; curl's own part is posted here."""
+    if missing := [name for name in ("jq", "base64") if shutil.which(name) is None]:
+        pytest.skip(f"not installed here: {', '.join(missing)}")
+    shutil.copy(GOLDEN / "ref_image_0.png", tmp_path / "vase.png")
+    [block] = [block for block in shown_blocks() if "-d @-" in block]
+    before, asked = block.split("| curl ")
+    asked, behind = asked.split("-d @-")
+    body = run_shell(before.removesuffix("\\\n  "), tmp_path)
+    answer = api.post(shlex.split(asked)[1], content=body, headers=JSON)
+    assert answer.status_code == 200, answer.text
+    request = answer.json()["choices"][0]["replay"]["record"]["request"]
+    assert (request["prompt"], request["sampling"]["seed"]) == ("make the vase blue", 7)
+    assert [(image["width"], image["height"]) for image in request["images"]] == [(150, 150)]
+    run_shell(f"cat{behind}", tmp_path, answer.content)
+    with Image.open(tmp_path / "blue.png") as image:
+        image.load()
+        assert image.format == "PNG"
+
+
+def run_shell(line: str, folder: Path, given: bytes = b"") -> bytes:
+    """Run a line in a folder and return what it prints."""
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=folder,
+        input=given,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return done.stdout
 
 
 def rows_below(heading: str) -> list[list[str]]:

@@ -10,6 +10,7 @@ import pytest
 from kit.attention.ascend import limits
 from kit.attention.capabilities import resolve_page_size
 from kit.attention.cuda.build import FLASH_3_TILES
+from kit.checkpoint.preset import SQUARE, TINY
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.config.deploy import StageConfig
 from kit.engine import images, preprocess, reference_files, replay
@@ -30,6 +31,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 RECIPE = DOCS / "recipes" / "hunyuan_image3_instruct.md"
 MIB, GIB = 1 << 20, 1 << 30
 SETTINGS = ServerSettings("name")
+SHIPPED_SPEC = load_model_config(DEFAULT_CHECKPOINT)
+SQUARE_TARGET = SHIPPED_SPEC.num_target_tokens(*SQUARE)
 PUBLISHED_SPEC = load_config_file(PUBLISHED_CONFIG)
 
 
@@ -50,7 +53,10 @@ LIMITS = {
     "system prompt, `cot_text`": f"{fields.MAX_TEXT_CHARS} characters each, and the row must fit "
     "the model",
     "tokens of a row": f"{longest_row(PUBLISHED_SPEC)} for the published shape, "
-    f"{longest_row(load_model_config(DEFAULT_CHECKPOINT))} for hunyuan_image3_tiny",
+    f"{longest_row(SHIPPED_SPEC)} for hunyuan_image3_tiny",
+    "prefix that hunyuan_image3_tiny was trained with": f"at most "
+    f"{TINY.shape.sequence_slots - SQUARE_TARGET} tokens, {TINY.shape.edit_slots - SQUARE_TARGET} "
+    "with a reference image",
     "image sizes": f"{NUM_BASE_BUCKETS}, or {NUM_BASE_BUCKETS + len(EXTRA_SIZES_HW)} where the "
     "vocabulary has the ratio tokens",
     "rows of a request": f"{most_rows(PUBLISHED_SPEC)}, 1 for distilled models",

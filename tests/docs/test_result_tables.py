@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import statistics
 from pathlib import Path
 
 from bench.__main__ import shipped_records
@@ -18,6 +20,7 @@ from bench.published import (
 from bench.records import load
 from bench.report import report
 from bench.workloads import cold_start, page_start
+from kit.checkpoint.edits import EDIT_KINDS
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.modelspec.files import CheckpointFiles
 
@@ -33,6 +36,19 @@ def test_adherence() -> None:
     assert record.findings == as_findings(found)
     table = as_table(found)
     assert table in (ROOT / "docs" / "adherence.md").read_text(), f"put this there:\n{table}"
+
+
+def test_the_step_on_one_card() -> None:
+    pairs = [ratio.paired for ratio in load(RESULTS / "cuda_step.json").summary.values()]
+    told = [pair for pair in pairs if pair is not None and pair.high is not None]
+    assert len(told) == len(pairs) > 0
+    assert {pair.confidence for pair in told} == {0.99}
+    low, high = (f"{pick(pair.value for pair in told):.4g}" for pick in (min, max))
+    ends = f"99 % intervals up to {max(pair.high for pair in told if pair.high):.4g}"
+    for page in ("README.md", "docs/cuda.md"):
+        text = " ".join((ROOT / page).read_text().split())
+        assert f"{low} to {high}" in text, page
+        assert ends in text, page
 
 
 def test_adherence_is_that_of_the_shipped_weights() -> None:
@@ -69,11 +85,43 @@ def test_training_of_the_shipped_checkpoint() -> None:
     assert all(len(record["curves"][stage]["loss"]) > 100 for stage in ("vae", "dit"))
 
 
+def test_how_the_shipped_checkpoint_learnt_editing() -> None:
+    record = json.loads((RESULTS / "hunyuan_image3_tiny_edit_training.json").read_text())
+    lines = [
+        "| piece | seed | training, s | with set-up, s | on |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    pieces = [entry for entry in record["pieces"] if entry["stage"] == "piece"]
+    restored = [entry for entry in record["pieces"] if entry["stage"] == "restore"]
+    assert len(restored) == len(pieces), "each began with the weights of the one before"
+    for piece in pieces:
+        (card,) = piece["machine"]["accelerators"]
+        seconds = piece.get("kept_s", piece["budget_s"])
+        lines.append(
+            f"| edit | {piece['seed']} | {seconds:.0f} | {piece['wall_s']:.0f} | {card['name']} |"
+        )
+    page = (ROOT / "docs" / "adherence.md").read_text()
+    table = "\n".join(lines)
+    assert f"\n{table}\n\n" in page, f"put this there:\n{table}"
+    last = pieces[-1]["training"]
+    captions, edits = last["text"]["batch_size"], last["batch_size"]
+    assert f"Each step sees {captions} captions and {edits} edits" in page
+    kinds = last["kinds"]
+    assert kinds == EDIT_KINDS
+    shown = re.search(r"\| edits are \| share of the last piece \|\n.*?\n\n", page, re.DOTALL)
+    assert shown
+    shares = [int(found) for found in re.findall(r"\| (\d+) % \|", shown[0])]
+    assert shares == sorted((round(100 * share) for share in kinds.values()), reverse=True)
+    curve = record["curves"]["edit"]["edit_loss"]
+    assert len(curve) > 100
+    assert statistics.mean(curve[-10:]) < 0.5 * statistics.mean(curve[:10])
+
+
 def test_the_shipped_checkpoint_is_small_and_the_one_of_its_record() -> None:
     sizes = [path.stat().st_size for path in DEFAULT_CHECKPOINT.iterdir()]
     assert max(sizes) <= 16 << 20
-    assert sum(sizes) <= 26_000_000
-    record = json.loads((RESULTS / "hunyuan_image3_tiny_training.json").read_text())
+    assert sum(sizes) <= 28_000_000
+    record = json.loads((RESULTS / "hunyuan_image3_tiny_edit_training.json").read_text())
     assert sum(sizes) == record["results"]["export"]["num_bytes"]
 
 
@@ -81,6 +129,25 @@ def test_the_judge_of_the_record_was_trustworthy() -> None:
     record = load(RESULTS / "adherence.json")
     assert record.findings["control: drawn by the renderer"] >= 0.98
     assert record.findings["control: held against another caption"] <= 0.02
+
+
+def test_shared_prefixes_save_what_was_asked_for() -> None:
+    record = load(RESULTS / "cuda_prefix_sharing.json")
+    limits = {"one_request": 0.75, "4_images": 0.55, "repeated_reference": 0.5}
+    seen = {name: record.summary[name].paired for name in limits}
+    page = (ROOT / "docs" / "paged_kv_cache.md").read_text()
+    for name, limit in limits.items():
+        ratio = seen[name]
+        assert ratio is not None
+        assert ratio.value <= limit
+        assert f"| {ratio.value:.2f} |" in page
+    pages = [record.findings[f"pages_of_4_{what}"] for what in ("images", "requests")]
+    assert f"| {pages[0]:.0f} instead of {pages[1]:.0f} |" in page
+    assert record.equality is not None
+    assert f"by {100 * record.equality.seen:.2f} % (bfloat16" in page
+    pictures = load(RESULTS / "cuda_prefix_pictures.json")
+    assert pictures.findings["largest_pixel_difference"] == 0
+    assert f"{pictures.parameters['num_edits']} edits by the shipped checkpoint" in page
 
 
 def test_cold_start() -> None:

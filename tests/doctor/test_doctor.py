@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from kit.cli import main
+from kit.config.deploy import KVMode
 from kit.doctor.golden import SHIPPED_CASE, compare
 from kit.doctor.report import run_doctor
 from kit.doctor.segments import check_segments
@@ -68,7 +69,7 @@ def test_a_wrong_number_in_any_step_fails_the_golden_case() -> None:
 @pytest.mark.parametrize("page_size", [None, 1, 32, 100])
 def test_segments_agree_with_the_oracle(checkpoint: Path, page_size: int | None) -> None:
     model = load_model_config(checkpoint)
-    mode = "dense_legacy" if page_size is None else "paged_scheduler"
+    mode: KVMode = "dense_legacy" if page_size is None else "paged_scheduler"
     errors = check_segments(model, mode, page_size, device="cpu", dtype=torch.float32)
     assert [(e.step, e.causal) for e in errors] == [
         ("first", True),

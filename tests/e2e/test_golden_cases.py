@@ -14,12 +14,14 @@ from safetensors.torch import load_file
 
 from kit.doctor.golden import case_request
 
-DENSE = [
+DENSE: list[dict[str, Any]] = [
     {"mode": "dense_legacy", "backend": "FLASH_ATTN"},
     {"mode": "dense_legacy", "backend": "TORCH_SDPA"},
 ]
 # The last page size is longer than every sequence of the cases.
-PAGED = [{"mode": "paged_scheduler", "page_size": size} for size in (1, 16, 128, 176, 1024)]
+PAGED: list[dict[str, Any]] = [
+    {"mode": "paged_scheduler", "page_size": size} for size in (1, 16, 128, 176, 1024)
+]
 
 
 def single_requests(inputs: dict[str, Any]) -> list[dict[str, Any]]:
@@ -36,14 +38,15 @@ def name_of(deployment: dict[str, Any]) -> str:
     return "-".join(map(str, deployment.values()))
 
 
-# Rows with references are long; the short tier runs one deployment of each kind.
+# The short tier runs every case in one deployment of each kind, and one case in all of them.
 SHORT = [*DENSE, {"mode": "paged_scheduler", "page_size": 16}]
+IN_ALL = "t2i_instruct_cot_portrait"
 CASES = [
     pytest.param(
         name,
         deployment,
         id=f"{name}-{name_of(deployment)}",
-        marks=[pytest.mark.long] * (name in REFERENCE_CASE_NAMES and deployment not in SHORT),
+        marks=[] if deployment in SHORT or name == IN_ALL else [pytest.mark.long],
     )
     for deployment in (*DENSE, *PAGED)
     for name in (*CASE_NAMES, *REFERENCE_CASE_NAMES)

@@ -171,9 +171,8 @@ def test_a_url_in_a_request_is_never_asked(server: ServerProcess) -> None:
             part = {"type": "image_url", "image_url": {"url": place}}
             body = {"messages": [{"role": "user", "content": [part]}], "modalities": ["image"]}
             status, text = server.post("/v1/chat/completions", body)
-            # The shipped checkpoint reads no reference images.
-            assert status == (501 if place.startswith("data:") else 400)
-            words = "no reference images" if place.startswith("data:") else "fetches nothing"
+            assert status == 400
+            words = "cannot be read as a png" if place.startswith("data:") else "fetches nothing"
             assert words in json.loads(text)["error"]["message"]
         with pytest.raises(TimeoutError):
             listener.accept()

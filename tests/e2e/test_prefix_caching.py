@@ -266,7 +266,11 @@ def test_random_requests_over_a_small_pool_give_the_pictures_of_none_shared(
     pages = 3 * -(-kv_len // PAGE)
     page_bytes = plain.kv_view().page_bytes
     with make_engine(checkpoint, kv_cache_memory_bytes=pages * page_bytes) as engine:
-        for _ in range(50):
+
+        def cancel(event: StepEvent) -> None:
+            engine.cancel(event.request_id)
+
+        for _ in range(30):
             prompt, which, seed = draw.choice(prompts), draw.randrange(3), draw.choice((5, 6))
             request = replace(
                 request_with_reference,
@@ -277,9 +281,8 @@ def test_random_requests_over_a_small_pool_give_the_pictures_of_none_shared(
             )
             if draw.random() < 0.2:
                 longer = replace(request, sampling=replace(once, num_inference_steps=9))
-                handle = engine.submit(longer, lambda event: engine.cancel(event.request_id))
                 with pytest.raises(CancelledError):
-                    handle.future.result(60)
+                    engine.submit(longer, cancel).future.result(60)
                 continue
             key = (prompt, which, seed)
             if key not in expected:
@@ -291,7 +294,7 @@ def test_random_requests_over_a_small_pool_give_the_pictures_of_none_shared(
             assert (seen.used, seen.free) == (0, pages)
         evicted = engine._queue.snapshot().num_pages_evicted
     assert found > 10
-    assert evicted > 100
+    assert evicted > 50
 
 
 @pytest.mark.long

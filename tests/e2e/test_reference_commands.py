@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,26 @@ def test_a_file_that_is_no_image_is_named(
     assert words in message
 
 
+def test_the_broken_one_of_two_files_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.png"
+    path.touch()
+    images = ("--image", FIRST, "--image", str(path))
+    message = refusal(capsys, "generate", "x", *images, "--dry-run", *MODEL)
+    assert message.startswith(f"error: --image {path}: got an empty file")
+
+
+def test_a_pipe_is_refused_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A shell's <(command) is one."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)
+    message = refusal(capsys, "generate", "x", "--image", str(path), "--dry-run", *MODEL)
+    os.close(writer)
+    assert message.startswith(f"error: --image {path}: cannot be read: it is a pipe; save")
+
+
 def test_four_images_are_too_many(capsys: pytest.CaptureFixture[str]) -> None:
     images = ("--image", FIRST) * 4
     message = refusal(capsys, "generate", "x", *images, "--dry-run", *MODEL)
@@ -88,7 +109,10 @@ def test_a_reference_seed_needs_an_image(capsys: pytest.CaptureFixture[str]) -> 
     assert "reference_seed: got 4, but there is no reference image" in message
 
 
-def test_the_shipped_checkpoint_refuses_them(capsys: pytest.CaptureFixture[str]) -> None:
-    message = refusal(capsys, "generate", "x", "--image", FIRST, "--dry-run")
+def test_a_checkpoint_that_takes_none_refuses_them(
+    capsys: pytest.CaptureFixture[str], text_checkpoint: Path
+) -> None:
+    model = ("--model", str(text_checkpoint))
+    message = refusal(capsys, "generate", "x", "--image", FIRST, "--dry-run", *model)
     assert "this checkpoint takes no reference images: " in message
     assert "HunyuanImage-3.0-Instruct" in message

@@ -37,7 +37,7 @@ def traces(get_engine: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         "8": alone(8, None),
     }
     engine, path = get_engine(mode="paged_scheduler", page_size=16), tmp_path_factory.mktemp("t")
-    found = {}
+    found: dict[str, Trace] = {}
     for name, request in requests.items():
         file = path / f"{len(found)}.safetensors"
         engine.generate(replace(request, trace_path=str(file)))

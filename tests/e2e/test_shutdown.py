@@ -49,6 +49,27 @@ def test_a_signal_while_weights_load_ends_with_exit_0(tmp_path: Path) -> None:
         assert "Traceback" not in server.log
 
 
+def test_a_signal_at_the_first_word_of_the_address_ends_with_exit_0() -> None:
+    program = """
+import logging, os, signal, sys
+from kit.cli import main
+
+class SignalOnAddress(logging.Filter):
+    def filter(self, record):
+        if record.getMessage().startswith("serving "):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return True
+
+logging.getLogger("kit.server").addFilter(SignalOnAddress())
+sys.exit(main(["serve", "--port", "0"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr
+    assert "SIGTERM: no more requests" in done.stderr
+
+
 def test_the_running_request_is_served_and_all_others_are_refused(tmp_path: Path) -> None:
     flags = (*PAGED, "--shutdown-grace-s", str(PATIENCE_S))
     with ServerProcess(tmp_path / "log", *flags) as server, ThreadPoolExecutor() as pool:
@@ -77,7 +98,7 @@ def test_a_request_longer_than_the_grace_is_stopped_with_a_reason(tmp_path: Path
     with ServerProcess(tmp_path / "log", *flags) as server, ThreadPoolExecutor() as pool:
         running = start_running(server, pool, steps=1000)
         with subprocess.Popen(
-            ["curl", "-sN", f"{server.url}/v1/kv?stream=1"], stdout=subprocess.PIPE
+            ["curl", "-sN", f"{server.url}/v1/kv?stream=true"], stdout=subprocess.PIPE
         ) as watcher:
             assert watcher.stdout is not None
             assert watcher.stdout.readline() == b"event: kv\n"

@@ -16,13 +16,13 @@ from replay_records import noise, sample_record, with_prompt
 
 from kit.engine.images import (
     IMAGE_FORMATS,
-    MAX_PIXELS,
     PNG_KEYWORD,
     ImageFormat,
     encode_image,
     output_format,
     read_picture,
 )
+from kit.engine.reference_files import DEFAULT_LIMITS
 from kit.engine.replay import MAX_RECORD_BYTES, record_to_json
 from kit.errors import ConfigError, RecordError
 
@@ -159,7 +159,7 @@ def test_no_picture(tmp_path: Path) -> None:
 
 def test_a_claim_of_many_pixels_is_not_decoded(tmp_path: Path) -> None:
     side = 1 << 15
-    assert side * side > MAX_PIXELS
+    assert side * side > DEFAULT_LIMITS.max_pixels
     assert "pixels" in refusal(written(tmp_path, png(itxt(b"{}"), width=side, height=side)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,20 @@ from kit.checkpoint.shipped import DEFAULT_CHECKPOINT, GOLDEN_CHECKPOINT
 from kit.engine.preprocess import Preprocessor
 from kit.engine.references import patch_grid, pixel_hash, reference_shape, scale_reference
 from kit.errors import InvalidRequestError, UnsupportedError
-from kit.modelspec.config import PUBLISHED_CONFIG, load_config_file, load_model_config
+from kit.modelspec.config import PUBLISHED_CONFIG, ModelConfig, load_config_file, load_model_config
 from kit.modelspec.vision import VisionConfig
 from kit.request import GenerationRequest, RecordedImage, ReferenceImage, SamplingParams
 from kit.tokenizer.buckets import nearest_bucket, resolution_buckets
 from kit.tokenizer.template import ReferenceShape
 
-VISION = load_model_config(GOLDEN_CHECKPOINT).vision
-OFFICIAL_VISION = load_config_file(PUBLISHED_CONFIG).vision
-assert isinstance(VISION, VisionConfig)
-assert isinstance(OFFICIAL_VISION, VisionConfig)
+
+def vision_of(config: ModelConfig) -> VisionConfig:
+    assert isinstance(config.vision, VisionConfig)
+    return config.vision
+
+
+VISION = vision_of(load_model_config(GOLDEN_CHECKPOINT))
+OFFICIAL_VISION = vision_of(load_config_file(PUBLISHED_CONFIG))
 OFFICIAL_SIZES = resolution_buckets(1024, extended=True)
 
 
@@ -117,9 +122,9 @@ def test_the_hash_is_of_the_picture_not_of_its_file(preprocessor: Preprocessor) 
     assert one != read(changed, "PNG")
 
 
-def request(images: tuple[ReferenceImage, ...], **changes: object) -> GenerationRequest:
+def request(images: tuple[ReferenceImage, ...], **changes: Any) -> GenerationRequest:
     sampling = SamplingParams(height=256, width=256, seed=1)
-    return GenerationRequest("make it blue", **({"sampling": sampling, "images": images} | changes))
+    return replace(GenerationRequest("make it blue", sampling, images=images), **changes)
 
 
 def test_a_size_that_is_not_named_is_the_bucket_of_the_first_reference(
@@ -170,8 +175,20 @@ def test_one_that_was_read_for_another_checkpoint_is_refused(preprocessor: Prepr
         preprocessor.prepare(request((stranger,)))
 
 
-def test_a_checkpoint_without_the_modules_refuses_them(preprocessor: Preprocessor) -> None:
-    bare = Preprocessor(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT))
+def test_a_checkpoint_takes_as_many_as_its_rows_have_room_for() -> None:
+    shipped = Preprocessor(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT))
+    assert shipped.max_references == 1
+    image = picture(256, 256, shipped)
+    assert shipped.prepare(request((image,))).rows.layout.references
+    with pytest.raises(InvalidRequestError, match="got 2 reference images, at most 1 is taken"):
+        shipped.prepare(request((image, image)))
+    assert Preprocessor(GOLDEN_CHECKPOINT, load_config(GOLDEN_CHECKPOINT)).max_references == 3
+
+
+def test_a_checkpoint_of_the_pretrain_template_refuses_them(
+    preprocessor: Preprocessor, text_checkpoint: Path
+) -> None:
+    bare = Preprocessor(text_checkpoint, load_config(text_checkpoint))
     assert bare.reference_refusal is not None
     with pytest.raises(UnsupportedError, match="takes no reference images: ") as caught:
         bare.prepare(request((picture(8, 8, preprocessor),)))

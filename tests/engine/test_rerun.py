@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from kit.request import (
 )
 
 IMAGE = noise()
-PAGED = {
+PAGED: dict[str, Any] = {
     "diffusion_kv_mode": "paged_scheduler",
     "diffusion_kv_max_rows_per_request": 2,
     "kv_cache_memory_bytes": 1 << 20,
@@ -59,7 +60,8 @@ def with_images(*images: RecordedImage, seed: int = 5) -> ReplayRecord:
 
 def reference(seed: int) -> ReferenceImage:
     pixels = noise(seed=seed)
-    source = RecordedImage(*pixels.shape[:2], pixel_hash(pixels))
+    height, width, _ = pixels.shape
+    source = RecordedImage(height, width, pixel_hash(pixels))
     return ReferenceImage(source, pixels, pixels)
 
 
@@ -131,7 +133,10 @@ def test_the_recorded_deployment_is_taken_but_for_what_the_machine_had() -> None
 
 
 def test_a_recorded_list_is_a_list_again() -> None:
-    caching = {"enable_prefix_caching": True, "prefix_caching_levels": ["rows", "images"]}
+    caching: dict[str, Any] = {
+        "enable_prefix_caching": True,
+        "prefix_caching_levels": ["rows", "images"],
+    }
     record = sample_record(IMAGE, **PAGED, **caching)
     assert record.deployment.settings["stage.prefix_caching_levels"] == "rows,images"
     deployment = replace(record.deployment, kv_mode="paged_scheduler", page_size=32)
@@ -194,7 +199,8 @@ def test_settings_about_the_machine_are_told_apart() -> None:
     other = sample_record(
         IMAGE, **PAGED, diffusion_attention_backend="FLASH_ATTN", vae_use_slicing=True
     )
-    material, others = set(), set()
+    material: set[str] = set()
+    others: set[str] = set()
     for row in differences(sample_record(IMAGE), other):
         name = row.name.removeprefix("deployment.settings.stage.")
         (material if row.is_material else others).add(name)

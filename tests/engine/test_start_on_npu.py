@@ -14,8 +14,11 @@ from kit.engine.startup import StartPlan, plan_worker
 from kit.errors import ConfigError, UnsupportedError
 from kit.modelspec.deployment import load_config
 
-PAGED = {"diffusion_kv_mode": "paged_scheduler", "diffusion_kv_max_rows_per_request": 2}
-DENSE = {"diffusion_kv_mode": "dense_legacy"}
+PAGED: dict[str, Any] = {
+    "diffusion_kv_mode": "paged_scheduler",
+    "diffusion_kv_max_rows_per_request": 2,
+}
+DENSE: dict[str, Any] = {"diffusion_kv_mode": "dense_legacy"}
 
 
 @pytest.fixture(autouse=True)

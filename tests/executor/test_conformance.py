@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from executor_cases import Group, ray_cluster
@@ -64,7 +65,11 @@ def test_it_gives_the_picture_of_the_inline_rank(
     assert preview is not None
     assert preview.shape == expected.image.shape
     assert events[1].preview is None
-    same = {"load_time_s": 0.0, "read_time_s": 0.0, "platform": inline.info.platform}
+    same: dict[str, Any] = {
+        "load_time_s": 0.0,
+        "read_time_s": 0.0,
+        "platform": inline.info.platform,
+    }
     assert replace(executor.info, **same) == replace(inline.info, **same)
 
 

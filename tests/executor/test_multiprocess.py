@@ -16,9 +16,8 @@ import pytest
 from executor_cases import PATIENCE_S, Group, has_ended, wait_until
 
 from kit.errors import GroupLostError
-from kit.executor.base import OnStep
 from kit.executor.multiprocess import MultiprocessExecutor
-from kit.request import StepEvent
+from kit.request import OnStep, StepEvent
 
 # Starts a group, says which processes it has, and either runs a long request or stands there.
 _PARENT = """

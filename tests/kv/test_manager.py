@@ -192,7 +192,8 @@ def test_a_capacity_error_carries_every_number() -> None:
 def test_a_capacity_error_says_when_no_size_fits() -> None:
     with pytest.raises(
         CapacityError,
-        match=r"; no image size fits beside this prompt; raise kv_cache_memory_bytes to 6144$",
+        match=r"; no image size fits beside the rest of the row; raise kv_cache_memory_bytes to "
+        r"6144$",
     ):
         manager_of(9).check_fits(2, 21, largest_size=lambda _: None)
 

@@ -350,7 +350,7 @@ class World:
             return []
         found = []
         for chain in keys.tables:
-            pages = []
+            pages: list[int] = []
             for key in chain:
                 if key not in self.last_used:
                     break

@@ -16,6 +16,7 @@ from torch import Tensor
 from kit.attention.base import StepKV
 from kit.attention.rotary import Rotary
 from kit.model.loader import load_transformer
+from kit.model.moe import Router
 from kit.model.rope import rotary_tables
 from kit.model.timestep import sinusoid
 from kit.model.transformer import DecoderLayer, HunyuanImage3
@@ -117,8 +118,9 @@ def test_router_choices_against_reference(transformer: HunyuanImage3, masked_kv:
     (step,) = first_steps("t2i_pretrain_square")
     choices: list[Tensor] = []
     handles = [
-        layer.mlp.gate.register_forward_hook(lambda _m, _a, out: choices.append(out[1]))
-        for layer in transformer.model.layers
+        module.register_forward_hook(lambda _m, _a, out: choices.append(out[1]))
+        for module in transformer.modules()
+        if isinstance(module, Router)
     ]
     step.run(transformer, masked_kv)
     for handle in handles:
@@ -144,8 +146,9 @@ def test_bfloat16_model_keeps_its_float32_islands(checkpoint: Path, masked_kv: M
     config = load_model_config(checkpoint)
     model = load_transformer(checkpoint, config, device=CPU, dtype=torch.bfloat16)
     logits: list[Tensor] = []
-    for layer in model.model.layers:
-        layer.mlp.gate.wg.register_forward_hook(lambda _m, _a, out: logits.append(out))
+    for module in model.modules():
+        if isinstance(module, Router):
+            module.wg.register_forward_hook(lambda _m, _a, out: logits.append(out))
     (step,) = first_steps("t2i_pretrain_square_nocfg")
     out = step.run(model, masked_kv)
     assert out.dtype == torch.float32
@@ -162,7 +165,9 @@ def test_embed_target_order_of_a_distilled_model(distil_transformer: HunyuanImag
     target = model.embed_target(latents, t, guidance, r)
     assert target.shape == (3 + 12, 64)
     assert target[0].equal(model.timestep_emb(t)[0])
+    assert model.guidance_emb is not None
     assert target[1].equal(model.guidance_emb(guidance)[0])
+    assert model.timestep_r_emb is not None
     assert target[2].equal(model.timestep_r_emb(r)[0])
     assert target[3:].equal(model.patch_embed(latents, model.time_embed(t))[0])
 

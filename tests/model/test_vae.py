@@ -42,8 +42,7 @@ def with_plain_convolutions(decoder: VAEDecoder) -> VAEDecoder:
             if isinstance(child, ClipConv3d):
                 out_channels, in_channels, kernel = child.weight.shape[:3]
                 conv = PlainConv(in_channels, out_channels, kernel, padding=kernel // 2)
-                conv.weight.copy_(child.weight)
-                conv.bias.copy_(child.bias)
+                conv.load_state_dict(child.state_dict())
                 setattr(module, name, conv)
     return plain
 

@@ -36,8 +36,8 @@ def test_attention_against_explicit_softmax_over_all_frames() -> None:
     h = block.norm(x).flatten(2)[0]  # [C, T*H*W]
 
     def project(name: str, value: torch.Tensor) -> torch.Tensor:
-        conv = block.get_submodule(name)
-        return conv.weight.flatten(1) @ value + conv.bias[:, None]
+        weight, bias = (block.get_parameter(f"{name}.{part}") for part in ("weight", "bias"))
+        return weight.flatten(1) @ value + bias[:, None]
 
     q, k, v = (project(name, h) for name in ("q", "k", "v"))
     weights = (q.T @ k / math.sqrt(32)).softmax(-1)  # [queries, keys]

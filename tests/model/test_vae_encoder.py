@@ -19,7 +19,7 @@ def test_encode_against_reference(checkpoint: Path) -> None:
     golden = load_file(GOLDEN / "modules.safetensors")
     config = load_model_config(checkpoint)
     encoder = VAEEncoder(config.vae).requires_grad_(False)
-    stored = {}
+    stored: dict[str, torch.Tensor] = {}
     for shard in sorted(checkpoint.glob("*.safetensors")):
         stored |= load_file(shard)
     names = {name for name in stored if name.startswith("vae.encoder.")}

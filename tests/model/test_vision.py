@@ -89,6 +89,6 @@ def test_padding_is_no_key(encoder: ReferenceEncoder) -> None:
     patches = torch.randn(2, 6, tower.config.patch_dim, generator=seed_generator(0))
     padded = tower(patches, (2, 3))[:, :6]
     exact = tower.embeddings(patches, (2, 3))
-    for layer in tower.encoder["layers"]:
+    for layer in tower.encoder["layers"].children():
         exact = layer(exact, 6)
     torch.testing.assert_close(padded, tower.post_layernorm(exact), atol=1e-5, rtol=0)

@@ -104,6 +104,14 @@ def test_generation_defaults_are_never_guessed(checkpoint: Path, tmp_path: Path)
         load_generation_config(tmp_path)
 
 
+def test_a_folder_that_is_none_and_one_without_the_file_are_told_apart(tmp_path: Path) -> None:
+    remedy = "give the folder that holds config.json and the weights, or the hub id"
+    with pytest.raises(CheckpointError, match=rf"{tmp_path}/nowhere is no folder; {remedy}"):
+        load_model_config(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match=rf"{tmp_path} holds no config\.json; {remedy}"):
+        load_model_config(tmp_path)
+
+
 @pytest.mark.parametrize("content", ["", "[1]", "{", None])
 def test_an_unreadable_file_is_named(tmp_path: Path, content: str | None) -> None:
     if content is not None:

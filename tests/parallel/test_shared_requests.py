@@ -27,6 +27,7 @@ from kit.kv.geometry import KVGeometry
 from kit.kv.manager import KVCacheManager
 from kit.messages import RunRequest
 from kit.model.loader import load_reference_encoder, load_transformer
+from kit.model.moe import Router
 from kit.model.shard import Shard
 from kit.model.transformer import HunyuanImage3
 from kit.modelspec.config import load_model_config
@@ -99,8 +100,9 @@ def _run_case(mesh: Mesh, model: HunyuanImage3, checkpoint: Path, case: str, mod
     )
     choices: list[Tensor] = []
     hooks = [
-        layer.mlp.gate.register_forward_hook(lambda _m, _i, out: choices.append(out[1]))
-        for layer in model.model.layers
+        module.register_forward_hook(lambda _m, _i, out: choices.append(out[1]))
+        for module in model.modules()
+        if isinstance(module, Router)
     ]
     run = RunRequest(
         "r", prepared.rows, prepared.sampling, allocation, None, references=request.images

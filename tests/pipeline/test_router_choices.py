@@ -18,6 +18,7 @@ from kit.kv.geometry import KVGeometry
 from kit.kv.manager import KVCacheManager
 from kit.messages import RunRequest
 from kit.model.loader import load_transformer
+from kit.model.moe import Router
 from kit.pipeline.denoise import DenoiseLoop
 
 
@@ -45,8 +46,9 @@ def test_router_choices_of_the_first_and_a_later_step(mode: Any, checkpoint: Pat
     )
     model = load_transformer(checkpoint, config, device=device, dtype=torch.float32)
     seen: list[torch.Tensor] = []
-    for layer in model.model.layers:
-        layer.mlp.gate.register_forward_hook(lambda _m, _i, out: seen.append(out[1]))
+    for module in model.modules():
+        if isinstance(module, Router):
+            module.register_forward_hook(lambda _m, _i, out: seen.append(out[1]))
     run = RunRequest("r", prepared.rows, prepared.sampling, allocation, None)
     with torch.inference_mode():
         loop = DenoiseLoop(model, backend.open(layout, rows, allocation), run, None)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.errors import CheckpointError, ConfigError
 from kit.modelspec.config import PUBLISHED_CONFIG, load_config_file
 from kit.modelspec.footprint import Split, activation_bytes, weight_bytes_by_part
@@ -336,7 +335,12 @@ def test_a_model_is_a_folder_or_a_config_file(checkpoint: Path, tmp_path: Path) 
     by_file = plan_deployment(checkpoint / "config.json", references=1)
     assert plan_deployment(checkpoint).weights == by_file.weights
     assert by_folder.mapped_bytes == 3_688_670
-    unlike = {"model": "", "mapped_bytes": None, "device_bytes": 0, "allowed_bytes": 0}
+    unlike: dict[str, Any] = {
+        "model": "",
+        "mapped_bytes": None,
+        "device_bytes": 0,
+        "allowed_bytes": 0,
+    }
     assert replace(by_folder, **unlike) == replace(by_file, **unlike)
     bare = tmp_path / "config.json"
     bare.write_text(PUBLISHED_CONFIG.read_text())
@@ -364,9 +368,11 @@ def test_a_request_has_at_most_three_references(number: int) -> None:
     assert message.startswith("--references: is out of range: a request has at most 3")
 
 
-def test_a_model_that_takes_no_references_says_so(distil_checkpoint: Path) -> None:
+def test_a_model_that_takes_no_references_says_so(
+    text_checkpoint: Path, distil_checkpoint: Path
+) -> None:
     for folder, reason in (
-        (DEFAULT_CHECKPOINT, "sequence_template is 'pretrain'"),
+        (text_checkpoint, "sequence_template is 'pretrain'"),
         (distil_checkpoint, "its files hold no vision_model"),
     ):
         with pytest.raises(ConfigError, match="--references: asks for what") as caught:

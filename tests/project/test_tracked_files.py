@@ -77,6 +77,12 @@ def test_the_patterns_leave_other_text_alone(line: str) -> None:
     assert not any(pattern.search(line) for pattern in FORBIDDEN.values())
 
 
+def test_types_of_every_python_file_are_checked(texts: dict[str, str]) -> None:
+    folders = {name.split("/")[0] for name in texts if name.endswith(".py")}
+    project = tomllib.loads(texts["pyproject.toml"])
+    assert folders == set(project["tool"]["mypy"]["files"])
+
+
 def test_license_is_apache_2() -> None:
     words = " ".join((ROOT / "LICENSE").read_text().split())
     assert words.startswith("Apache License Version 2.0, January 2004")

@@ -17,8 +17,8 @@ def make_scheduler(max_num_seqs: int, *, by_steps: bool = True) -> Scheduler:
 def drive(scheduler: Scheduler, steps: dict[str, int]) -> str:
     """Run requests of so many steps to their ends; returns whose turn each tick was."""
     left, turns = dict(steps), ""
-    for name in steps:
-        scheduler.add_request(name, LAYOUT, 2)
+    for request_id in steps:
+        scheduler.add_request(request_id, LAYOUT, 2)
     while left:
         while scheduler.schedule() is not None:
             pass

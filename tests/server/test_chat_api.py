@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from golden_cases import GOLDEN
 from pictures import decode_b64, decode_url
 
 from kit.api import GenerationRequest, ImageEngine, SamplingParams, load_config
-from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.server.answers import ChatAnswer
 from kit.server.app import create_app
 from kit.server.settings import ServerSettings
@@ -125,6 +125,15 @@ def test_absent_modalities_are_named(api: TestClient) -> None:
                 ]
             },
         ),
+        *(
+            (f"messages[0].content[0].{param}", {"messages": [{"role": "user", "content": [part]}]})
+            for param, part in (
+                ("text", {"type": "text"}),
+                ("image_url", {"type": "image_url", "image_url": None}),
+                ("image_url.url", {"type": "image_url", "image_url": {"url": 7}}),
+                ("mood", {"type": "text", "text": "a cat", "mood": "x"}),
+            )
+        ),
         (
             "system_prompt",
             {"messages": [{"role": "system", "content": "a"}, USER], "system_prompt": "b"},
@@ -196,7 +205,7 @@ def test_images_of_user_messages_are_the_references_in_order(
         ("data:text/plain;base64,AAAA", "expected data:image/png;base64"),
         ("data:image/png,AAAA", "expected data:image/png;base64"),
         ("data:image/png;base64,A*A", "is no base64"),
-        ("data:image/png;base64,", "cannot be read as a png"),
+        ("data:image/png;base64,", "got an empty file"),
         ("data:image/png;base64,AAAA", "cannot be read as a png"),
         (data_url("ref_image_0.png")[:-400], "cannot be read as a png"),
     ],
@@ -206,6 +215,12 @@ def test_an_image_that_cannot_be_read_names_its_part(api: TestClient, url: str, 
     error = refuse(api, messages=[of_user({"type": "text", "text": "x"}, image_part(url))])
     assert error["param"] == "messages[0].content[1].image_url"
     assert words in error["message"]
+
+
+def test_the_broken_one_of_several_images_is_named(api: TestClient) -> None:
+    right, broken = (image_part(data_url("ref_image_0.png")[:end]) for end in (None, -400))
+    error = refuse(api, messages=[of_user(right), of_user(right, broken)])
+    assert error["param"] == "messages[1].content[1].image_url"
 
 
 def test_a_fourth_image_is_refused(api: TestClient) -> None:
@@ -222,8 +237,8 @@ def test_images_stand_in_messages_of_the_user(api: TestClient) -> None:
     assert "of the role system; send text parts" in error["message"]
 
 
-def test_a_checkpoint_without_the_modules_refuses_images() -> None:
-    engine = ImageEngine(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT))
+def test_a_checkpoint_that_takes_none_refuses_images(text_checkpoint: Path) -> None:
+    engine = ImageEngine(text_checkpoint, load_config(text_checkpoint))
     messages = [of_user({"type": "text", "text": "x"}, image_part(data_url("ref_image_0.png")))]
     with TestClient(create_app(engine, ServerSettings("painter"))) as bare:
         answer = bare.post(URL, json={"messages": messages})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from golden_cases import GOLDEN
 from PIL import Image
 
 from kit.api import GenerationRequest, ImageEngine, SamplingParams, load_config
-from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 from kit.server.app import create_app
 from kit.server.settings import ServerSettings
 
@@ -119,21 +119,62 @@ def test_right_forms(api: TestClient, files: list[tuple[str, Any]], fields: dict
     edit(api, files, **fields)
 
 
-def test_a_checkpoint_without_the_modules_refuses_every_edit() -> None:
+def test_a_checkpoint_that_takes_none_refuses_every_edit(text_checkpoint: Path) -> None:
     """Nothing is decoded, and no engine has to run for that."""
-    engine = ImageEngine(DEFAULT_CHECKPOINT, load_config(DEFAULT_CHECKPOINT))
+    engine = ImageEngine(text_checkpoint, load_config(text_checkpoint))
     with TestClient(create_app(engine, ServerSettings("painter"))) as bare:
-        status, error = post(bare, [("image", ("a.png", b"is not looked at"))])
+        file = ("image[]", ("a.png", b"is not looked at"))
+        status, error = post(bare, [file])
+        assert post(bare, [file] * 2) == (status, error), "it is no fault of one of them"
     assert (status, error["param"], error["code"]) == (501, "image", "unsupported")
     assert "this checkpoint takes no reference images: " in error["message"]
     assert "HunyuanImage-3.0-Instruct" in error["message"]
 
 
-@pytest.mark.parametrize("name", ["mask", "markup", "mask[]"])
-def test_masks_are_refused(api: TestClient, name: str) -> None:
-    status, error = post(api, [*ONE, (name, ("m.png", png()))])
-    assert (status, error["param"]) == (501, name.removesuffix("[]"))
+@pytest.mark.parametrize("mask", [("m.png", png()), (None, "data:image/png;base64,")])
+@pytest.mark.parametrize("name", ["mask", "markup", "mask_image", "mask[]"])
+def test_masks_are_refused(api: TestClient, name: str, mask: tuple[Any, ...]) -> None:
+    status, error = post(api, [*ONE, (name, mask)])
+    assert (status, error["param"]) == (400, name.removesuffix("[]"))
     assert "the model takes no mask" in error["message"]
+
+
+@pytest.mark.parametrize("name", ["images", "image_url", "input_image", "Image", "init_images[]"])
+def test_a_file_by_a_name_of_elsewhere_is_sent_to_image(api: TestClient, name: str) -> None:
+    status, error = post(api, [(name, ("a.png", png()))])
+    assert (status, error["code"]) == (400, "unknown_parameter")
+    assert "reference images are files `image` of a form" in error["message"]
+
+
+def test_a_file_in_the_place_of_another_field_is_refused_by_what_that_takes(
+    api: TestClient,
+) -> None:
+    file = ("a.png", png())
+    for name, words in (
+        ("reference_image", "but reference_image is not supported: send the file as image"),
+        ("prompt", "but prompt is text"),
+    ):
+        status, error = post(api, [*ONE, (name, file)])
+        assert (status, error["param"], error["message"]) == (
+            400,
+            name,
+            f"{name}: got a file, {words}",
+        )
+
+
+@pytest.mark.parametrize("name", ["image[0]", "image[vase]"])
+def test_files_have_no_keys(api: TestClient, name: str) -> None:
+    """Sorted by their keys they would be other references than in the order of the form."""
+    status, error = post(api, [(name, ("a.png", png()))])
+    assert (status, error["param"]) == (400, "image")
+    assert f"got {name!r}" in error["message"]
+
+
+@pytest.mark.parametrize("fields", [{"extra_body": '{"seed": 3}'}, {"extra_body[seed]": "3"}])
+def test_a_form_has_no_second_level(api: TestClient, fields: dict[str, str]) -> None:
+    status, error = post(api, ONE, **fields)
+    assert (status, error["param"]) == (400, "extra_body")
+    assert "send the fields themselves" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +183,9 @@ def test_masks_are_refused(api: TestClient, name: str) -> None:
         ("image", [ONE[0]] * 4, {}),
         ("image", [("image", ("a.png", b"no picture"))], {}),
         ("image", [("image", ("a.png", b""))], {}),
-        ("image", [*ONE, ("image", ("b.png", b"no picture"))], {}),
+        ("image[1]", [*ONE, ("image", ("b.png", b"no picture"))], {}),
+        ("image[0]", [("image[]", ("b.png", b"")), *SEVERAL], {}),
+        ("image[2]", [*SEVERAL, ("image[]", ("c.png", png((170, 10))))], {}),
         ("image", [("image", ("a.png", png((170, 10))))], {}),
         ("template", ONE, {"template": "pretrain"}),
         ("prompt", [*ONE, ("prompt", ("p.txt", b"x"))], {}),
@@ -150,6 +193,8 @@ def test_masks_are_refused(api: TestClient, name: str) -> None:
         ("n", ONE, {"n": "0"}),
         ("n", ONE, {"n": "two"}),
         ("seed", ONE, {"seed": "1.5"}),
+        ("seed", ONE, {"seed": "1.0"}),
+        ("true_cfg_scale", ONE, {"true_cfg_scale": " 1"}),
         ("guidance_scale", ONE, {"guidance_scale": "nan"}),
         ("guidance_scale", ONE, {"guidance_scale": "1e999"}),
         ("stream", ONE, {"stream": "maybe"}),
@@ -175,6 +220,36 @@ def test_a_wrong_form_is_refused_by_its_field(
     status, error = post(api, files, **fields)
     assert status == 400, error
     assert error["param"] == param
+    assert param in error["message"]
+
+
+@pytest.mark.parametrize(
+    "text", [" 7", "7\n", "07", "+7", "1_0", "٧", ".5", "0x7", "two", "7" * 5000]
+)
+@pytest.mark.parametrize("field", ["seed", "guidance_scale"])
+def test_a_number_is_written_as_in_json(api: TestClient, field: str, text: str) -> None:
+    status, error = post(api, ONE, **{field: text})
+    assert (status, error["param"]) == (400, field)
+    written = f"{field}: got {text!r:.100}, expected a number as JSON writes it, such as 7 or 2.5"
+    assert error["message"] == written
+
+
+@pytest.mark.parametrize("text", ["True", "FALSE", "1", "0", "yes", "on", "t", " true", "null", ""])
+def test_a_boolean_is_written_as_in_json(api: TestClient, text: str) -> None:
+    status, error = post(api, ONE, stream=text)
+    assert (status, error["param"]) == (400, "stream")
+    assert error["message"] == f"stream: got {text!r}, expected true or false"
+
+
+def test_numbers_of_a_form_are_those_of_a_body(api: TestClient) -> None:
+    answer = edit(api, ONE, seed="9223372036854775807", guidance_scale="1e-1", stream="false")
+    sampling = answer["data"][0]["sampling"]
+    assert (sampling["seed"], sampling["guidance_scale"]) == (2**63 - 1, 0.1)
+
+
+def test_text_that_is_no_utf8_is_latin1(api: TestClient) -> None:
+    answer = edit(api, ONE, prompt="a blue Gef\xe4\xdf".encode("latin-1"))
+    assert answer["data"][0]["replay"]["record"]["request"]["prompt"] == "a blue Gefäß"
 
 
 def test_a_form_without_an_image_is_refused(api: TestClient) -> None:

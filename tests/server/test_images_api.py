@@ -137,7 +137,16 @@ def test_a_blank_body_runs_with_the_deployments_defaults(api: TestClient) -> Non
         ("cot_text", {"cot_text": "x", "template": "pretrain"}, "template"),
         ("n", {"n": 11}, "from 1 to 10"),
         ("sede", {"sede": 1}, "did you mean 'seed'"),
-        ("image", {"image": "x"}, "files of a form (multipart/form-data) for /v1/images/edits"),
+        *(
+            (
+                name,
+                {name: "x"},
+                "files `image` of a form (multipart/form-data) for /v1/images/edits",
+            )
+            for name in ("image", "images", "image[]", "input_image", "reference_images")
+        ),
+        ("mask", {"mask": "x"}, "the model takes no mask"),
+        ("mask_image", {"extra_body": {"mask_image": "x"}}, "the model takes no mask"),
         ("xyzzy", {"xyzzy": "x"}, "it is no field of this API"),
         ("messages", {"messages": []}, "not in this place"),
         ("response_format", {"extra_body": {"response_format": "url"}}, "beside extra_body"),

@@ -92,8 +92,10 @@ def test_a_form_is_refused_at_once(api: TestClient) -> None:
     for files, fields, status, param in (
         ({"image": image}, {"stream": "true"}, 400, "stream"),
         ({"image": ("a.png", b"text")}, {}, 400, "image"),
+        ({"image": image, "image[]": ("b.png", b"text")}, {}, 400, "image[1]"),
+        ({"image": image}, {"seed": "07"}, 400, "seed"),
         ({"other": image}, {}, 400, "other"),
-        ({"image": image, "mask": image}, {}, 501, "mask"),
+        ({"image": image, "mask": image}, {}, 400, "mask"),
         ({"image": image}, {"sede": "1"}, 400, "sede"),
     ):
         answer = api.post("/v1/jobs", data={"prompt": "a cat", **fields}, files=files)

@@ -43,7 +43,7 @@ def make_app(engine: ImageEngine) -> FastAPI:
 class Stream:
     """A client of the event stream that speaks ASGI, as the test client waits for the end."""
 
-    def __init__(self, app: FastAPI, query: str = "stream=1", accept: str = "*/*") -> None:
+    def __init__(self, app: FastAPI, query: str = "stream=true", accept: str = "*/*") -> None:
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
         self.events: list[tuple[float, dict[str, Any]]] = []
@@ -130,8 +130,9 @@ def test_events_follow_a_request_from_start_to_end(engine: ImageEngine) -> None:
 @pytest.mark.parametrize(
     ("query", "accept"),
     [
-        ("stream=1", "*/*"),
+        ("stream=true", "*/*"),
         ("stream=true", "application/json"),
+        ("stream=false", "text/event-stream"),
         ("", "text/event-stream"),
         ("", "application/json, text/event-stream;q=0.9"),
     ],
@@ -145,6 +146,27 @@ def test_a_stream_is_asked_for_by_query_or_header(
         await stream.leave()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("query", "param", "expected"),
+    [
+        *[
+            (f"stream={value}", "stream", f"'true' or 'false' (got {value!r})")
+            for value in ("1", "0", "yes", "on", "True", "TRUE", "", "null")
+        ],
+        ("strem=true", "strem", "unknown field"),
+        ("stream=true&stream=false", "stream", "is given twice"),
+    ],
+)
+def test_a_query_takes_the_booleans_of_json_and_no_unknown_name(
+    engine: ImageEngine, query: str, param: str, expected: str
+) -> None:
+    answer = TestClient(make_app(engine)).get(f"/v1/kv?{query}")
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == param
+    assert expected in error["message"]
 
 
 def test_too_many_streams_are_refused_until_one_is_left(engine: ImageEngine) -> None:

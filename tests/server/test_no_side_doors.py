@@ -150,7 +150,7 @@ def test_forms(client: TestClient, watch: Watch, place: str) -> None:
 def test_paths_and_queries(client: TestClient, watch: Watch, path: str) -> None:
     del watch
     for place in (MARKER, f"..%2f..%2f{MARKER}", f"%2fetc%2f{MARKER}", f"..\\{MARKER}"):
-        assert client.get(path.format(place)).status_code in (200, 404)
+        assert client.get(path.format(place)).status_code in (200, 400, 404)
 
 
 def test_every_text_field_of_every_body_is_known_here() -> None:

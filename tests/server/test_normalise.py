@@ -85,7 +85,7 @@ def test_a_conflict_between_the_spellings_is_refused(name: str) -> None:
 
 
 def test_null_is_as_good_as_absent() -> None:
-    nulls = dict.fromkeys(FIELDS)
+    nulls: dict[str, Any] = dict.fromkeys(FIELDS)
     assert without_id(parse(**nulls, extra_body=nulls)) == without_id(parse())
     assert parse(seed=None, extra_body={"seed": 3}).children[0].sampling.seed == 3
 
@@ -244,7 +244,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(param: str, fields: dict[str
         ("lora", {}),
     ],
 )
-def test_neutral_values_pass_and_are_named(name: str, value: object) -> None:
+def test_neutral_values_pass_and_are_named(name: str, value: Any) -> None:
     [warning] = parse(**{name: value}).warnings
     assert warning.startswith(f"{name}=")
 

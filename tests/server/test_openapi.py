@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import schemathesis
@@ -11,7 +11,7 @@ from engine_gate import PATIENCE_S
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, settings
-from schemathesis.checks import not_a_server_error
+from schemathesis.checks import CheckFunction, not_a_server_error
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from kit.api import ImageEngine
@@ -20,8 +20,8 @@ from kit.server.protocol import ChatCompletionBody, ImageEditForm, ImageGenerati
 from kit.server.settings import ServerSettings
 
 # Fields that contradict each other are refused, which a schema cannot say.
-EXCLUDED = [positive_data_acceptance]
-LIMITS = {"num_inference_steps": 1, "n": 1, "num_outputs_per_prompt": 1, "partial_images": 1}
+EXCLUDED: list[CheckFunction] = [positive_data_acceptance]
+LIMITED = {"num_inference_steps", "n", "num_outputs_per_prompt", "partial_images", "timeout_s"}
 EXAMPLES = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -34,7 +34,11 @@ EXAMPLES = settings(
 DOCUMENT = create_app(cast(ImageEngine, None), ServerSettings("painter")).openapi()
 QUICK = schemathesis.openapi.from_dict(DOCUMENT)
 QUICK.config.phases.coverage.enabled = False
-WHOLE = schemathesis.openapi.from_dict(DOCUMENT)
+CORNERS = schemathesis.openapi.from_dict(DOCUMENT)
+# Of a form with files schemathesis may make what its own validator cannot read (a `Binary`), by
+# chance the more often the more it draws: the quick test draws forms.
+CORNERS.config.phases.fuzzing.enabled = False
+FIELDS = DOCUMENT["components"]["schemas"]["ImageFields"]["properties"]
 
 
 @pytest.fixture(scope="module")
@@ -44,28 +48,30 @@ def app(served: ImageEngine) -> FastAPI:
 
 @QUICK.parametrize()
 @settings(EXAMPLES, max_examples=8)
-def test_answers_are_as_documented(case: schemathesis.Case, app: FastAPI) -> None:
+def test_answers_are_as_documented(case: schemathesis.Case[Any], app: FastAPI) -> None:
     check(case, app)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@WHOLE.parametrize()
-@settings(EXAMPLES, max_examples=40)
-def test_answers_are_as_documented_in_every_corner(case: schemathesis.Case, app: FastAPI) -> None:
+@CORNERS.parametrize()
+@settings(EXAMPLES)
+def test_answers_are_as_documented_in_every_corner(
+    case: schemathesis.Case[Any], app: FastAPI
+) -> None:
     check(case, app)
 
 
-def check(case: schemathesis.Case, app: FastAPI) -> None:
+def check(case: schemathesis.Case[Any], app: FastAPI) -> None:
     """Send a case that is not slow on purpose, and check its answer."""
     if case.path == "/v1/kv":
         case.query = {}  # its stream ends with the server
     if isinstance(case.body, dict):
-        for name, limit in LIMITS.items():
-            value = case.body.get(name)
-            if isinstance(value, int) and not isinstance(value, bool) and value > limit:
-                case.body[name] = limit
-        case.body.pop("timeout_s", None)  # ends in 504
+        for name in LIMITED & case.body.keys():
+            value: Any = case.body[name]
+            # What is of another type or out of range stays: it must be refused.
+            if type(value) in (int, float) and 0 < value <= FIELDS[name]["maximum"]:
+                case.body[name] = None if name == "timeout_s" else 1  # its end would be 504
     case.operation.schema.app = app
     response = case.call(app=app, timeout=PATIENCE_S)
     if response.status_code == 202:
@@ -97,8 +103,8 @@ def test_the_document_names_every_field_and_every_kind_of_error(api: TestClient)
         assert models[model.__name__]["additionalProperties"] is False
     edits = document["paths"]["/v1/images/edits"]["post"]["requestBody"]["content"]
     shown = edits["multipart/form-data"]["schema"]["properties"].keys()
-    assert {"image", "image[]", "mask", "prompt", "seed", "size"} <= shown
-    assert shown - {"image", "image[]", "mask", "markup"} <= ImageEditForm.model_fields.keys()
+    assert {"image", "image[]", "prompt", "seed", "size"} <= shown
+    assert shown - {"image", "image[]"} <= ImageEditForm.model_fields.keys()
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             answers = operation["responses"]
@@ -114,7 +120,9 @@ def test_ranges_in_the_document_are_those_that_are_checked(api: TestClient) -> N
         for keyword, step in (("minimum", -1), ("maximum", 1)):
             if keyword in field and name not in ("height", "width"):
                 value = field[keyword] + step
-                extra = {"output_format": "jpeg"} if name == "output_compression" else {}
+                extra: dict[str, Any] = (
+                    {"output_format": "jpeg"} if name == "output_compression" else {}
+                )
                 extra |= {"stream": True} if name == "partial_images" else {}
                 answer = api.post(url, json={**body, **extra, name: value})
                 assert answer.status_code == 400, f"{name}={value}: {answer.text[:200]}"

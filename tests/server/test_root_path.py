@@ -19,7 +19,7 @@ def client() -> TestClient:
     async def where(request: Request) -> dict[str, str]:
         return {"url": str(request.url_for("where")), "route": route_path(request.scope)}
 
-    install_security(app, None, ServerSettings(name="m", root_path="/images"))  # type: ignore[arg-type]
+    install_security(app, ServerSettings(name="m", root_path="/images"))
     return TestClient(app)
 
 

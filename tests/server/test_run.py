@@ -50,7 +50,7 @@ def test_a_server_listens_while_it_loads_and_ends_with_what_loading_raised(
 
     async def run() -> None:
         listener = open_listener("127.0.0.1", 0)
-        serving = asyncio.create_task(_serve(engine, server, listener, grace_s=1))
+        serving = asyncio.create_task(_serve(engine, server, listener, "m", grace_s=1))
         health, ready = await ask(listener, "/health"), await ask(listener, "/ready")
         assert health.startswith("HTTP/1.1 200")
         assert ready.startswith("HTTP/1.1 503")

@@ -23,7 +23,7 @@ def make_client(**settings: Any) -> TestClient:
     install_error_handlers(app, [])
     for path in ("/health", "/ready", "/v1/models", "/v1/kv", "/metrics", "/v1/server/info"):
         app.add_api_route(path, lambda: {"seen": True})
-    install_security(app, None, ServerSettings(name="m", api_key=KEY, **settings))  # type: ignore[arg-type]
+    install_security(app, ServerSettings(name="m", api_key=KEY, **settings))
     return TestClient(app)
 
 
@@ -51,7 +51,7 @@ def client() -> TestClient:
 def test_a_missing_or_wrong_key_is_401_in_openais_shape(
     client: TestClient, path: str, header: str | None
 ) -> None:
-    headers = {} if header is None else {"authorization": header.encode("latin-1")}
+    headers = {} if header is None else {b"authorization": header.encode("latin-1")}
     answer = client.get(path, headers=headers)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
@@ -96,11 +96,11 @@ def test_only_the_exact_path_is_open(client: TestClient, path: str) -> None:
 def test_without_a_key_everything_is_open() -> None:
     app = FastAPI()
     app.add_api_route("/v1/models", lambda: {"seen": True})
-    install_security(app, None, ServerSettings(name="m"))  # type: ignore[arg-type]
+    install_security(app, ServerSettings(name="m"))
     assert TestClient(app).get("/v1/models").status_code == 200
 
 
 def test_the_key_shows_in_no_repr() -> None:
     settings = ServerSettings(name="m", api_key=KEY)
-    guard = ApiKey(Route("/", lambda _: None), key=KEY, open_paths=frozenset())  # type: ignore[arg-type]
+    guard = ApiKey(Route("/", lambda _: None), key=KEY, open_paths=frozenset())
     assert KEY not in repr(settings) + repr(vars(guard))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from kit.errors import InvalidRequestError
 from kit.modelspec.config import ModelConfig, load_model_config
 from kit.tokenizer.buckets import Bucket
 from kit.tokenizer.layout import Layout, Rows, positions_yx
-from kit.tokenizer.references import num_reference_tokens
+from kit.tokenizer.references import max_references, num_reference_tokens
 from kit.tokenizer.template import ReferenceShape, build_rows, supported_sizes
 from kit.tokenizer.tokenizer import Tokenizer
 
@@ -151,3 +152,15 @@ def test_a_row_that_is_too_long_names_what_fills_it(
     with pytest.raises(InvalidRequestError, match="send fewer reference images") as caught:
         rows_for(tokenizer, model, references=(wide, wide, wide, wide))
     assert caught.value.param == "image"
+
+
+@pytest.mark.parametrize("is_distilled", [False, True])
+def test_references_leave_room_for_the_whole_target(model: ModelConfig, is_distilled: bool) -> None:
+    model = replace(model, cfg_distilled=is_distilled, use_meanflow=is_distilled)
+    target = (3 if is_distilled else 1) + 16 * 16
+    room = target + 2 * num_reference_tokens(model, SQUARE.bucket)
+    numbers = [
+        max_references(replace(model, max_position_embeddings=size), (SQUARE.bucket,))
+        for size in (room - 1, room)
+    ]
+    assert numbers == [1, 2]

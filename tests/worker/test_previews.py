@@ -74,6 +74,7 @@ def test_previews_come_with_their_steps_and_show_the_decoded_estimate(
         assert event.preview is not None
         assert event.preview.shape == (256, 256, 3)
         assert (torch.from_numpy(event.preview).int() - wanted).abs().max() <= 1
+    assert events[0].preview is not None
     assert (events[0].preview != result.image).any()
 
 
