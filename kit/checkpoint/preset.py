@@ -143,7 +143,7 @@ class EditTraining:
             num_named=3072,
             num_other=384,
             share_instruct=0.85,
-            batch_size=32,
+            batch_size=64,
         )
     )
     """The captions, and how steps are taken. Without a reference prompts are mostly in the instruct
