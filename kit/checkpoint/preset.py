@@ -143,7 +143,10 @@ class EditTraining:
             num_named=3072,
             num_other=384,
             share_instruct=0.85,
-            batch_size=64,
+            share_square=0.36,
+            share_long=0.26,
+            share_named=0.31,
+            batch_size=96,
         )
     )
     """The captions, and how steps are taken. Without a reference prompts are mostly in the instruct
@@ -164,7 +167,7 @@ class EditTraining:
     num_instructions: int = 4
     """Per edit."""
 
-    batch_size: int = 96
+    batch_size: int = 64
 
 
 @dataclass(frozen=True)
