@@ -40,11 +40,13 @@ def published_config(num_layers: int) -> ModelConfig:
     return parse_model_config({**raw, "num_hidden_layers": num_layers})
 
 
-def random_model(config: ModelConfig, device: torch.device) -> HunyuanImage3:
-    """Make a bfloat16 denoiser; every matrix keeps the scale of what it multiplies."""
+def random_model(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.bfloat16
+) -> HunyuanImage3:
+    """Make a denoiser; every matrix keeps the scale of what it multiplies."""
     with torch.device("meta"):
         model = HunyuanImage3(config)
-    in_dtype(model, torch.bfloat16)
+    in_dtype(model, dtype)
     model.to_empty(device=device)
     for part in model.modules():
         for name, weight in part.named_parameters(recurse=False):
@@ -55,7 +57,7 @@ def random_model(config: ModelConfig, device: torch.device) -> HunyuanImage3:
             else:
                 fan_in = weight[0].numel() if weight.dim() == 4 else weight.shape[-1]
                 weight.normal_(std=fan_in**-0.5)
-    use_fused_kernels(model, device, torch.bfloat16)
+    use_fused_kernels(model, device, dtype)
     return model
 
 

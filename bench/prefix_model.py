@@ -40,6 +40,7 @@ class Setting:
     patch_grid: tuple[int, int]
     num_prompt: int
     page_size: int
+    dtype: torch.dtype = torch.bfloat16
 
     @property
     def layout(self) -> Layout:
@@ -79,8 +80,8 @@ class PrefixBench:
     def __init__(self, setting: Setting, num_requests: int) -> None:
         """The pool holds the pages of `num_requests` that share nothing."""
         self.setting, config, device = setting, setting.config, setting.device
-        self.model = random_model(config, device)
-        dtype = self.model.model.wte.weight.dtype
+        dtype = setting.dtype
+        self.model = random_model(config, device, dtype)
         layout = setting.layout
         self.pages_of_one = NUM_ROWS * num_pages(layout.kv_len, setting.page_size)
         geometry = KVGeometry(
@@ -116,7 +117,7 @@ class PrefixBench:
     def reserve(self, prompt: int, levels: Iterable[PrefixLevel]) -> KVAllocation:
         """Book the pages of a request."""
         setting = self.setting
-        scope = PrefixScope("random", "bfloat16", setting.page_size, 1, frozenset(levels))
+        scope = PrefixScope("random", str(setting.dtype), setting.page_size, 1, frozenset(levels))
         keys = prefix_keys(scope, setting.rows(prompt), "instruct", pictures=("reference",))
         self._count += 1
         name = f"r{self._count}"

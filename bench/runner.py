@@ -5,12 +5,15 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 
+import torch
+
 from bench.records import Failure, Record
 from bench.registry import Context, Workload
 from kit.errors import KitError
 
 # What the operator must change (configuration, checkpoint, request) carries this exit code.
 _REFUSED = 2
+_SEED = 0
 
 
 def run(context: Context, work: Callable[[Context], Record]) -> Record:
@@ -23,8 +26,9 @@ def run(context: Context, work: Callable[[Context], Record]) -> Record:
 
 def run_all(context: Context, work: Workload) -> Iterator[Record]:
     """Yield the records that a workload makes, each as soon as it is there; the last may be that of
-    the error that ended it.
+    the error that ended it. Random weights and inputs are the same in every run.
     """
+    torch.manual_seed(_SEED)
     try:
         made = work(context)
         yield from (made,) if isinstance(made, Record) else made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,24 @@ def pytest_configure() -> None:
     """
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> None:
+    """Draw the same random tensors in a fixture whatever ran before it."""
+    _seed(f"{fixturedef.argname} {request.node.nodeid}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """The same of a test."""
+    _seed(item.nodeid)
+
+
+def _seed(name: str) -> None:
+    torch.manual_seed(zlib.crc32(name.encode()))
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,10 @@ from pydantic import JsonValue
 
 from bench.adherence import EditTask, edit_tasks
 from bench.cuda_timing import the_card
-from bench.pixels import largest_difference
+from bench.pixels import largest_difference, psnr
 from bench.records import EqualityCheck, Measurement, Record, pair_ratios
 from bench.registry import Context
 from bench.workloads.adherence import GUIDANCE, NUM_STEPS, SEED, edit_picture
-from bench.workloads.cuda_pictures import psnr
 from kit.api import GenerationResult, ImageEngine, load_config
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 

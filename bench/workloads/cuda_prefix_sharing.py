@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from bench.cuda_model import NUM_ROWS, published_config
 from bench.cuda_timing import matmul_flops, relative_error, the_card, warm_up
@@ -35,7 +36,7 @@ class Seen:
     """Of keys and values of the tokens in common, largest over the layers."""
 
     psnr_db: float
-    """Of the latents after some steps, against the range of those without sharing."""
+    """Of the latents after some steps, see latents_psnr."""
 
     rows: dict[str, list[dict[str, float]]]
     tokens: dict[str, dict[str, float]]
@@ -120,10 +121,15 @@ def _compare(bench: PrefixBench) -> tuple[float, float]:
     seen = bench.common_tokens(again.allocation, 1)
     bench.manager.forget_prefixes()
     errors = [relative_error(a, b) for a, b in zip(seen, wanted, strict=True)]
-    a, b = again.latents.double(), plain.latents.double()
+    return max(errors), latents_psnr(again.latents, plain.latents)
+
+
+def latents_psnr(seen: Tensor, wanted: Tensor) -> float:
+    """Return dB against the range of those that are wanted."""
+    a, b = seen.double(), wanted.double()
     mean_square = max(float((a - b).square().mean()), 1e-30)
     span = float(b.max() - b.min())
-    return max(errors), 10 * math.log10(span**2 / mean_square)
+    return 10 * math.log10(span**2 / mean_square)
 
 
 def _count_pages(bench: PrefixBench) -> dict[str, float]:
@@ -155,7 +161,7 @@ def record(context: Context, setting: Setting, seen: Seen) -> Record:
             "prompt_tokens": setting.num_prompt,
             "target_tokens": layout.target_len,
             "page_size": setting.page_size,
-            "dtype": "bfloat16",
+            "dtype": str(setting.dtype).removeprefix("torch."),
             "weights": "random",
             "time": "the transformer's forward of first steps; nothing is encoded or decoded",
             "one_request": "baseline: rows share nothing; candidate: level rows alone",
