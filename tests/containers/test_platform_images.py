@@ -92,8 +92,8 @@ def test_cuda_image_on_a_stand_in_uses_the_base_images_torch_and_brings_fa3(
 def test_cuda_image_on_a_stand_in_names_the_card_that_is_not_there(
     engine: Engine, cuda: str
 ) -> None:
-    stage = '{"0": {"devices": "0"}}'
-    shown = in_image(engine, cuda, "kit", "generate", "a vase", "--stage-overrides", stage)
+    command = ("kit", "generate", "a vase", "--output", "/tmp/vase.png")
+    shown = in_image(engine, cuda, *command, "--stage-overrides", '{"0": {"devices": "0"}}')
     assert "error: " in shown
     assert "NVIDIA cards that this process sees: none" in shown
 
