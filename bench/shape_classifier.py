@@ -226,13 +226,13 @@ def _cut(picture: NDArray[np.uint8], y: float, x: float, side: float) -> NDArray
 
 def _augmented(pixels: Tensor, random: torch.Generator) -> Tensor:
     """Cut [B, 3, 80, 80] to [B, 3, 64, 64] at random places and scales; change light and noise."""
-    batch, device = len(pixels), pixels.device
+    batch = len(pixels)
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
         return low + (high - low) * torch.rand(shape, generator=random)
 
     scale = _INPUT / _CROP
-    transform = torch.zeros(batch, 2, 3, device=device)
+    transform = torch.zeros(batch, 2, 3)
     transform[:, 0, 0] = scale * uniform(0.88, 1.12, batch)
     transform[:, 1, 1] = scale * uniform(0.88, 1.12, batch)
     transform[:, :, 2] = uniform(-0.1, 0.1, batch, 2)

@@ -14,17 +14,12 @@ from bench.pixels import largest_difference, psnr
 from bench.records import EqualityCheck, Measurement, Record, pair_ratios
 from bench.registry import Context
 from bench.workloads.adherence import GUIDANCE, NUM_STEPS, SEED, edit_picture
+from bench.workloads.cuda_pictures import PAGED
 from kit.api import GenerationResult, ImageEngine, load_config
 from kit.checkpoint.shipped import DEFAULT_CHECKPOINT
 
 PSNR_LIMIT_DB = 45.0
-PAGED: dict[str, JsonValue] = {
-    "devices": "0",
-    "enforce_eager": False,
-    "diffusion_kv_mode": "paged_scheduler",
-    "diffusion_kv_max_rows_per_request": 2,
-    "diffusion_kv_page_size": 192,
-}
+WIDE_PAGED: dict[str, JsonValue] = {**PAGED, "diffusion_kv_page_size": 192}
 """The smallest page that FA3 reads fast at this head size: a reference fills one and a half."""
 
 Results = Sequence[GenerationResult]
@@ -33,7 +28,7 @@ Results = Sequence[GenerationResult]
 def run(context: Context) -> Record:
     """Make `context.repeats` rounds of 8 held-out edits."""
     the_card()
-    return measure(context, edit_tasks(context.repeats, SEED), PAGED)
+    return measure(context, edit_tasks(context.repeats, SEED), WIDE_PAGED)
 
 
 def measure(context: Context, edits: Sequence[EditTask], stage: Mapping[str, JsonValue]) -> Record:

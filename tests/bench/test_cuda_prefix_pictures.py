@@ -8,10 +8,10 @@ from record_samples import ENVIRONMENT
 from bench.adherence import edit_tasks
 from bench.registry import Context
 from bench.workloads import adherence
-from bench.workloads.cuda_prefix_pictures import PAGED, PSNR_LIMIT_DB, measure
+from bench.workloads.cuda_prefix_pictures import PSNR_LIMIT_DB, WIDE_PAGED, measure
 
 CONTEXT = Context("cuda_prefix_pictures", ("python",), ENVIRONMENT, 1)
-ON_CPU = {**PAGED, "devices": "cpu", "enforce_eager": True}
+ON_CPU = {**WIDE_PAGED, "devices": "cpu", "enforce_eager": True}
 
 
 def test_edits_over_found_pages_are_the_same_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
