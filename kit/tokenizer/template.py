@@ -15,7 +15,6 @@ one, so both rows have the same layout (HunyuanImage-3.0 reference, `apply_gener
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from kit.errors import InvalidRequestError
 from kit.modelspec.config import ModelConfig
 from kit.modelspec.vision import VisionConfig
 from kit.request import Template
-from kit.tokenizer.buckets import Bucket, fitting_sizes, nearest_bucket
+from kit.tokenizer.buckets import Bucket, fitting_sizes, largest_fitting, nearest_bucket
 from kit.tokenizer.layout import NUM_BEFORE_TIMESTEP, Layout, ReferenceSpan, Rows
 from kit.tokenizer.special import TAGS
 from kit.tokenizer.tokenizer import Tokenizer
@@ -279,12 +278,8 @@ def _too_long(
         for field in ("prompt", "system_prompt", "cot_text", "image")
     }
     got = f"the row has {layout.seq_len} tokens, the model takes {limit}"
-    rest = layout.seq_len - layout.num_image
-    tokens = {size: math.prod(model.latent_grid(size.height, size.width)) for size in sizes}
-    fitting = [size for size in sizes if rest + tokens[size] <= limit]
-    other_size = ""
-    if fitting:
-        other_size = f" or use {max(fitting, key=tokens.__getitem__)}, the largest size that fits"
+    fitting = largest_fitting(model, sizes, layout.prefix_len + layout.tail_len, limit)
+    other_size = f" or use {fitting}, the largest size that fits" if fitting else ""
     num_prompt = num.pop("prompt")
     room = limit - (layout.seq_len - num_prompt)
     if room > 0:
